@@ -90,11 +90,11 @@ DEV = [
     *ONNX,
     *TENSORFLOW,
     *LANGUAGE,
-    "flask>=3.1,<4",  # needed by moto's server
+    "flask>=3.1,<4",  # The server of moto needs this package.
     "flask-cors>=6,<7",
     "ipykernel>=7.4,<8",
-    "kubeflow-trainer-api>=2.3,<3",  # It contains the schemas of JobSet and Kubernetes.
-    "moto[s3]>=5.2,<6",  # emulates S3
+    "kubeflow-trainer-api>=2.3,<3",  # This package contains the schemas of JobSet and Kubernetes.
+    "moto[s3]>=5.2,<6",  # This package emulates S3.
     "mypy>=2.4,<3",
     "nbclient>=0.11,<0.12",
     "nbformat>=5.11.1,<6",

@@ -63,7 +63,7 @@ def naming_arguments(
 
 
 def _with_option(message: str, values: Iterable[tuple[str, str]]) -> str | None:
-    """Return the message after the option that set the path in it, or None if no option did."""
+    """Return a message that begins with the option that set its path, or None if no option did."""
     for option, value in values:
         path = value.rstrip("/")
         if path and message.startswith((f"{path}:", f"{value}:", f"{value} is a ")):

@@ -274,7 +274,7 @@ def _check_values(words: Sequence[str]) -> None:
     """Reject an override whose value is a separate argument, as in `--config.seed 1`.
 
     Raises:
-      ValueError: an override has no "=" and is followed by what could be its value.
+      ValueError: an override has no "=", and the argument after it could be its value.
     """
     for word, following in itertools.pairwise(words):
         if word.startswith(_OVERRIDE) and "=" not in word and not following.startswith("--"):

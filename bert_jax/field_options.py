@@ -43,7 +43,7 @@ def add_field_options(
 
     The type of a field determines the option: a bool is a flag, a `Literal` is a choice of words,
     and a tuple takes one or more values. If these values are choices, the dataclass must check
-    them. A union with `None` has the default None, for an omitted option.
+    them. For a union with `None`, the value of an omitted option is None.
 
     Args:
       parser: the parser.

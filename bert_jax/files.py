@@ -259,7 +259,7 @@ def _read_checksums(file: Path) -> dict[str, str]:
         digest, name = line[:_DIGEST_LENGTH], line[_DIGEST_LENGTH + 2 :]
         separator = line[
             _DIGEST_LENGTH : _DIGEST_LENGTH + 2
-        ]  # two spaces, or " *" for a binary file
+        ]  # The separator is two spaces, or " *" for a binary file.
         well_formed = set(digest) <= set("0123456789abcdef") and separator in ("  ", " *")
         if not well_formed or not name or ".." in Path(name).parts or Path(name).is_absolute():
             raise ValueError(

@@ -53,7 +53,7 @@ def _value(content: bytes, file: str | os.PathLike[str], fix: str) -> Any:
         text = content.decode("utf-8-sig")
         value = _decode(text, _FILES)
         _check_depth(value)
-        if "\\ud" in text.lower():  # in UTF-8, a lone surrogate can occur only as an escape
+        if "\\ud" in text.lower():  # In UTF-8, a lone surrogate can occur only as an escape.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as error:
         raise _file_error(file, f"not UTF-8 text ({error})", fix) from error

@@ -66,13 +66,13 @@ def check_path(path: str | os.PathLike[str], name: str = "") -> None:
 def is_url(path: str | os.PathLike[str]) -> bool:
     """Return whether a path begins with the scheme of a supported object store."""
     text = os.fspath(path)
-    if not isinstance(path, str):  # `Path` turns "gs://bucket" into "gs:/bucket"
+    if not isinstance(path, str):  # `Path` turns "gs://bucket" into "gs:/bucket".
         text = _COLLAPSED.sub(r"\1://", text, count=1)
     return text.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
 
 
 def shown(text: str | os.PathLike[str]) -> str:
-    """Return a message or a path in which the URLs of objects replace the paths of their copies."""
+    """Return a message or a path after replacing the paths of copies with the objects' URLs."""
     shown = os.fspath(text)
     for copy, url in COPIES.items():
         shown = shown.replace(copy, url)

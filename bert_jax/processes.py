@@ -119,7 +119,7 @@ def check_workers(key: str, workers: int) -> None:
 def _read_text(path: Path) -> str:
     try:
         return path.read_text()
-    except OSError:  # This is not Linux, or there is no limit.
+    except OSError:  # The system is not Linux, or there is no limit.
         return ""
 
 
@@ -233,7 +233,7 @@ def _is_unguarded_script() -> bool:
     """Return whether this program is a script that would run again when a worker imports it."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
-    # This program may also be a notebook, or a module run with `python -m`.
+    # A notebook, or a module run with `python -m`, is not such a script.
     if file is None or getattr(main, "__spec__", None) is not None:
         return False
     return "__name__" not in _read_text(Path(file))

@@ -129,7 +129,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     return f"nearest: {', '.join(close)}" if close else f"available: {', '.join(sorted(names))}"
 
 
-_MAX_KEYS = 5  # This is the maximum number of keys in a hint.
+_MAX_KEYS = 5  # A hint lists at most this many keys.
 _LENGTH = r"(phases\.\w+\.)?num_steps|num_epochs"
 _BATCH = r"(phases\.\w+\.)?batch_size"
 # Names used in other libraries, with patterns that match the equivalent keys in bert_jax.

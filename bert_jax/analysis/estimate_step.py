@@ -48,7 +48,7 @@ def estimate_step(
     Args:
       hlo: the text of the compiled module.
       num_devices: the number of devices of the mesh.
-      times: the method of estimating kernels on the devices.
+      times: the method for estimating the times of kernels on the devices.
       link_bandwidth: the total outgoing bandwidth of a device's links, in bytes/s.
       memory_bandwidth: the bandwidth of the device's main memory in bytes/s.
       least_seconds: the time that the model FLOPs of a step would take at the device's peak; None
@@ -83,7 +83,7 @@ class _Program:
     Attributes:
       computations: the computations.
       frames: the stacks of calls.
-      times: the method of estimating kernels.
+      times: the method for estimating the times of kernels.
     """
 
     computations: Computations
@@ -120,7 +120,7 @@ class _Program:
             )
 
     def kept(self, names: Sequence[str]) -> int:
-        """Return how many bytes the layers still keep when the loss is computed."""
+        """Return the number of bytes that the layers still keep when the loss is computed."""
         for name in names:
             lines = self.computations[name]
             origins = [self._origin(line) for line in lines]

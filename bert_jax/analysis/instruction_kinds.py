@@ -72,7 +72,7 @@ def is_product(part: Instruction) -> bool:
 
 
 def is_free(line: Instruction) -> bool:
-    """Return whether an instruction takes no time itself."""
+    """Return whether an instruction takes no time itself, such as one that only names a value."""
     if line.opcode == "custom-call":
         return target(line) in _FREE_TARGETS
     return line.opcode in _FREE or line.opcode.endswith(("-done", "-update"))
@@ -84,7 +84,7 @@ def is_dma(line: Instruction) -> bool:
 
 
 def contents(line: Instruction, computations: Computations) -> list[Instruction]:
-    """Return the instructions that run as part of an instruction: itself, or those of a fusion."""
+    """Return the instructions in a fusion, or only the instruction itself if it is not a fusion."""
     if line.opcode != "fusion":
         return [line]
     return [

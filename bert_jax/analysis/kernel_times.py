@@ -90,7 +90,7 @@ class KernelTimes(Protocol):
         """Notes on the estimates, one per line."""
 
     def apply_to(self, hlo: str) -> bool:
-        """Return whether a program's text contains the compiler's numbers for an estimate."""
+        """Return whether a program's text contains the numbers that an estimate needs."""
 
     def __call__(
         self, line: Instruction, results: Mapping[str, str], moved: int
@@ -105,7 +105,7 @@ class KernelTimes(Protocol):
 
 
 def kernel_times(device_kind: str, pallas: Mapping[str, Work] | None = None) -> KernelTimes | None:
-    """Return the method of estimating kernels on a device; None for unknown devices.
+    """Return the method for estimating kernel times on a device; None for unknown devices.
 
     Args:
       device_kind: the value of `jax.Device.device_kind`.

@@ -92,7 +92,7 @@ def _written(
         return [array_bytes(results.get(line.operands[1], ""))]
     whole = [array.bytes for array in arrays(line.result)]
     if is_library_product(line) or is_library_attention(line):
-        # The last result is space for the library's own use, not data.
+        # The last result is not data, but the library's workspace.
         whole[-1] = 0 if arrays(line.result)[-1].dtype in _WORKSPACES else whole[-1]
     body = computations.get(called_by(line)[0], ()) if line.opcode == "fusion" else ()
     if not body:

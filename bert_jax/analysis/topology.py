@@ -134,7 +134,7 @@ def _cpu_devices(count: int) -> list[jax.Device]:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:
-        pass  # devices are already initialized; use them if there are enough
+        pass  # JAX has already initialized its devices. Use them if there are enough.
     devices = jax.devices("cpu")
     if len(devices) < count:
         raise ValueError(

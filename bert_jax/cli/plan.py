@@ -44,7 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan every phase, and return exit code 1 if the run does not fit."""
     devices = topology_devices(args.topology)
-    # Imported only now, because `topology_devices` sets variables that JAX reads on import.
+    # Import JAX only now, because `topology_devices` sets variables that it reads on import.
     from bert_jax.pretraining.plan import plan
     from bert_jax.recipes.load import load_config
 

@@ -39,7 +39,7 @@ def add_tokenizer_arguments(parser: ArgumentParser) -> None:
 def add_case_arguments(
     parser: ArgumentParser, *, lowercase: str, lowercase_help: str, cased_help: str
 ) -> None:
-    """Declare `--cased`, and the option with the opposite effect, whose name is `lowercase`."""
+    """Declare `--cased`, and the option named `lowercase`, which has the opposite effect."""
     case = parser.add_mutually_exclusive_group()
     for name, value, text in ((lowercase, True, lowercase_help), ("--cased", False, cased_help)):
         case.add_argument(name, dest="lowercase", action="store_const", const=value, help=text)

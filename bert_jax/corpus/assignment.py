@@ -183,9 +183,9 @@ def assign_input(
 
     Args:
       scan: the input's scan.
-      kept: whether each document [documents] is kept.
-      number: the input's number.
-      start: the state before the input.
+      kept: a boolean array [num_documents] that is true for kept documents.
+      number: the input's number in reading order.
+      start: the state of the assignment before the input.
       options: the options.
 
     Raises:

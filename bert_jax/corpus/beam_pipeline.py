@@ -226,7 +226,8 @@ class MakeShards(beam.DoFn):
     def process(self, element: tuple[str, Iterable[_Chunk]]) -> None:
         """Write the shard of a unit, given its name and chunks."""
         name, chunks = element
-        texts: dict[int, bytes] = {}  # The keys remove repeats, since an input may be read twice.
+        # A dict removes repeated documents, since an input may be read twice.
+        texts: dict[int, bytes] = {}
         for ids, documents in chunks:
             texts.update(zip(ids, documents, strict=True))
         split, index, num_documents, digest = self._units[name]

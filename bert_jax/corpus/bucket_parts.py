@@ -52,7 +52,7 @@ class BucketPartWorkspace:
     keeper: BucketShards
 
     def __init__(self, output: ObjectUrl, plan: dict[str, Any], index: int, count: int):
-        """Describe the workspace.
+        """Create the workspace; nothing is read or written before it is entered.
 
         Args:
           output: the URL of the corpus.

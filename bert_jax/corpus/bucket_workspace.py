@@ -91,7 +91,7 @@ class BucketShards:
         return results
 
     def kept(self, work: Path, name: str) -> UnitResult | None:
-        """Return the result of a unit if its shard was uploaded."""
+        """Return the result for a unit if its shard was uploaded, or None."""
         return self._results.get(name)
 
     def keep(self, work: Path, name: str) -> None:
@@ -133,7 +133,7 @@ class BucketWorkspace:
     keeper: BucketShards
 
     def __init__(self, output: ObjectUrl, plan: dict[str, Any]):
-        """Describe the workspace.
+        """Create the workspace; nothing is read or written before it is entered.
 
         Args:
           output: the URL of the corpus.
@@ -156,7 +156,7 @@ class BucketWorkspace:
             stack.enter_context(self._lease)
             for lease in part_leases(self._output):
                 wait_until_free(lease, "part of the preparation", f"output={self._output}")
-            # It was finished during the wait for the lease.
+            # Another process finished the corpus during the wait for the lease.
             if find(self._output / MANIFEST) is not None:
                 raise ValueError(finished_meanwhile(self._output))
             self._check_plan()
@@ -171,7 +171,8 @@ class BucketWorkspace:
         url = self._remote / PLAN
         if find(url) is None:
             check_empty(self._output)
-            remove_results(self._output)  # The results may come from other options.
+            # These results may come from a preparation with other options.
+            remove_results(self._output)
         else:
             existing = read_plan(url)
             ignored = IGNORED_IF_UNFINISHED

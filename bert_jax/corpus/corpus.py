@@ -33,10 +33,10 @@ class Corpus:
     """One split of a prepared corpus.
 
     When a corpus is opened, the size of every shard is checked, but no shard is opened. A shard is
-    opened, and its record count checked, when one of its records is first read. This takes about 1
-    ms, after which the shard stays open. If there are many shards, the process's soft limit on open
-    files is raised by the number of shards. If the hard limit is too low, the least recently read
-    shards are closed. Instances can be pickled and read from multiple threads.
+    opened, and its record count checked, when one of its records is first read (about 1 ms). After
+    that, the shard stays open. If there are many shards, the process's soft limit on open files is
+    raised by the number of shards. If the hard limit is too low, the least recently read shards are
+    closed. Instances can be pickled and read from multiple threads.
     """
 
     def __init__(self, directory: str | os.PathLike[str], split: Split, cache: Cache | None = None):

@@ -44,7 +44,7 @@ class Distribution:
 
     @classmethod
     def of(cls, numbers: NDArray[np.int64]) -> Distribution:
-        """Return the distribution of [n] numbers in any order."""
+        """Return the distribution of an array of numbers, which may be in any order."""
         values, counts = np.unique(numbers, return_counts=True)
         assert len(values) and values[0] >= 1, "expected numbers of at least 1"
         return cls(values, counts)
@@ -80,7 +80,7 @@ class Distribution:
         return self._bins([2 ** (bits - 1) - 1 for bits in range(first, last + 2)])
 
     def _bins(self, edges: Sequence[int]) -> list[Bin]:
-        """Return bins, each of which begins after one edge and ends at the next one."""
+        """Return the bins between successive edges. Each bin includes its upper edge."""
         below = np.append(0, np.cumsum(self.counts))
         ends = below[np.searchsorted(self.values, edges, side="right")]
         shares = np.diff(ends) / self.size

@@ -32,7 +32,7 @@ LANGUAGES = (
 # a blank line, or at a line break after sentence-ending punctuation. This is correct for text with
 # one paragraph per line, and harmless for hard-wrapped text.
 _BLOCK_END = re.compile(r"""[.!?…。．｡！？।॥؟۔։።፧။]["'”’»›」』)\]]*[^\S\n]*\n\s*|\n[^\S\n]*\n\s*""")
-_MAX_BLOCK = 16_384  # The size is in characters. With it, even the quadratic case runs at 7 MB/s.
+_MAX_BLOCK = 16_384  # In blocks of this many characters, even the quadratic case runs at 7 MB/s.
 _LAST_GAP = re.compile(r".*\s", re.DOTALL)
 # sentencex 1.0.32 panics on some texts with non-ASCII white space after an initial.
 _WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
@@ -55,7 +55,7 @@ def split_sentences(text: str, language: str) -> list[str]:
     """
     sentences: list[str] = []
     start = 0
-    continues = False  # True if the last sentence continues at `start`.
+    continues = False  # This is True if the last sentence continues at `start`.
     while start < len(text):
         match = _BLOCK_END.search(text, start)
         end = match.end() if match else len(text)

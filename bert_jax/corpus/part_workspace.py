@@ -21,7 +21,8 @@ from bert_jax.corpus.workspace import (
 from bert_jax.storage.locations import file_names, is_file
 from bert_jax.storage.urls import Location
 
-_PATIENCE_SECONDS = 60.0  # The first part needs much less time to check the plan.
+# A part waits this long for the first one, which needs much less time to check the plan.
+_PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.1
 
 

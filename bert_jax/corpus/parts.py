@@ -3,9 +3,9 @@
 Parts may run on different machines at different times. They share only the output directory, and
 never wait for each other:
 
-1. A part scans its share of the inputs, and then all inputs that no other part has scanned yet. 2.
-From all scans, every part computes the same units, each with the documents of one shard; see
-`assign`.
+1. A part scans its share of the inputs, and then all inputs that no other part has scanned yet.
+2. From all scans, every part computes the same units, each with the documents of one shard; see
+   `assign`.
 3. It reads the inputs that contain its share of the units again, and makes the shards.
 
 Parts write whole files, whose content does not depend on which part writes them. Therefore, the
@@ -297,7 +297,7 @@ def _missing_units(output: Location, assignment: Assignment, missing: Sequence[U
     names = [span.name for span in missing]
     counts = numbers_of_parts(output / WORK)
     parts = []
-    if len(counts) == 1:  # This is false if the number of parts has changed.
+    if len(counts) == 1:  # If there are several counts, the number of parts has changed.
         (count,) = counts
         parts = [
             str(part)

@@ -140,7 +140,7 @@ def check_request(
 
 @contextmanager
 def advising_to_resume(output: Location) -> Iterator[None]:
-    """Add the information that finished shards are kept to any OSError in a `with` block."""
+    """Make the message of any OSError in a `with` block mention that finished shards are kept."""
     try:
         yield
     except OSError as error:

@@ -49,7 +49,7 @@ def fetched_scan(task: ScanTask, files: SharedFiles) -> Scan | None:
 
 
 def _collect(running: dict[Future[None], ScanTask], files: SharedFiles) -> None:
-    """Wait for at least one scan, and share it with other machines, or raise its error."""
+    """Wait for at least one scan. Share it with other machines, or raise its error if it failed."""
     finished, _ = wait(running, return_when=FIRST_COMPLETED)
     for future in finished:
         task = running.pop(future)

@@ -25,7 +25,7 @@ from bert_jax.json_files import read_json_object
 from bert_jax.text.documents import SourceCounts, SourceOptions
 from bert_jax.text.sources import read_documents
 
-SCANS = "scans"  # The directory for unfinished work has this subdirectory.
+SCANS = "scans"  # This subdirectory of the directory for unfinished work contains the scans.
 _ROW = [("high", "<u8"), ("low", "<u8"), ("position", "<u4"), ("size", "<u8")]
 _FOLDED = [("folded_high", "<u8"), ("folded_low", "<u8")]
 _ROWS_PER_CHUNK = 1 << 16
@@ -56,10 +56,10 @@ class Scan:
     """The documents of one input.
 
     Attributes:
-      rows: a structured array [documents], sorted by digest and then by position. "high" and "low"
-        are the halves of the document's digest, "position" is the document's number in the input,
-        and "size" is its size in UTF-8 bytes. "folded_high" and "folded_low" are the halves of the
-        digest that ignores case and white space, if it was recorded.
+      rows: a structured array [num_documents], sorted by digest and then by position. "high" and
+        "low" are the halves of the document's digest, "position" is the document's number in the
+        input, and "size" is its size in UTF-8 bytes. "folded_high" and "folded_low" are the halves
+        of the digest that ignores case and white space, if it was recorded.
       counts: the counts that the reader updated.
       checksum: the SHA-256 of the input in hex, or None for a TFDS dataset.
     """

@@ -125,7 +125,7 @@ class Screener:
         return cls(options, evaluation)
 
     def for_blocks(self, directory: Path) -> BlockScreener:
-        """Return a screener of blocks that writes to a directory, which is created."""
+        """Create a directory, and return a `BlockScreener` that writes to it."""
         with writing(directory):
             directory.mkdir(exist_ok=True)
         hashes = None if self.evaluation is None else self.evaluation.hashes
@@ -155,7 +155,7 @@ class Screener:
 
 
 class _Combination:
-    """The combination of all blocks' results."""
+    """Combines the results of all blocks."""
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ class ClusterWriter:
     """
 
     def __init__(self, directory: Path, sizes: Sequence[int], output: Path):
-        """Describe the blocks of documents.
+        """Create a writer for the documents in these blocks.
 
         Args:
           directory: the directory that contains the screened blocks.

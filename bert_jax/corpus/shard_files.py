@@ -44,7 +44,7 @@ class BucketShardFiles:
     """
 
     def __init__(self, url: ObjectUrl, shards: Sequence[ShardInfo], cache: Cache):
-        """Describe the shards; nothing is copied before one is requested.
+        """Create the object; no shard is copied before it is requested.
 
         Args:
           url: the URL of the corpus.
@@ -136,7 +136,7 @@ class BucketShardFiles:
                 logger.warning("a shard could not be copied ahead of time: %s", error)
 
     def _finished(self, shard: int) -> None:
-        """Count a shard, and report the time spent waiting when all shards have been copied."""
+        """Count a copied shard. After the last shard, report the time spent waiting for shards."""
         with self._lock:
             if shard not in self._missing:
                 return

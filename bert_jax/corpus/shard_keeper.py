@@ -15,10 +15,10 @@ class ShardKeeper(Protocol):
         """Find the shards that other machines have finished."""
 
     def kept(self, work: Path, name: str) -> UnitResult | None:
-        """Return the result of a unit whose shard is kept, or None if it must be made."""
+        """Return the result for a unit if its shard was kept, or None if the shard must be made."""
 
     def keep(self, work: Path, name: str) -> None:
-        """Keep the shard and the result of a unit, which were just written to `work`."""
+        """Keep the shard of a unit and its result, which the worker has just written to `work`."""
 
     def wait(self) -> None:
         """Wait until all shards are kept.
@@ -35,7 +35,7 @@ class LocalShards:
         """Do nothing."""
 
     def kept(self, work: Path, name: str) -> UnitResult | None:
-        """Return the result of a unit if its shard is intact."""
+        """Return the result for a unit if its shard is intact, or None."""
         return read_result(work, name)
 
     def keep(self, work: Path, name: str) -> None:

@@ -36,7 +36,7 @@ RESULT_SUFFIX, SHARD_SUFFIX = ".json", ".arrayrecord"
 
 
 class SharedFiles(Protocol):
-    """The files in the directory for unfinished work, and those of other machines."""
+    """The files in the directory for unfinished work, and files from other machines."""
 
     @property
     def work(self) -> Path:
@@ -50,7 +50,7 @@ class SharedFiles(Protocol):
         """
 
     def fetch(self, *names: str) -> None:
-        """Copy finished files of other machines to this one, if the first of these files exists.
+        """Copy finished files from other machines to this machine, if the first file exists.
 
         Args:
           names: the files, beginning with the one that marks the others as finished.
@@ -69,7 +69,7 @@ class SharedFiles(Protocol):
         """
 
     def remove(self, name: str) -> None:
-        """Remove a file on this machine and, in a bucket, the file for other machines."""
+        """Remove a file from this machine and, if there is a bucket, from the bucket."""
 
     def forget(self) -> None:
         """Forget which files other machines have finished; the next call looks them up again."""
@@ -119,7 +119,7 @@ class BucketFiles:
     """The files of machines that share a URL; see `SharedFiles`."""
 
     def __init__(self, work: Path, remote: ObjectUrl, check: Callable[[], None] = lambda: None):
-        """Describe the files without reading any.
+        """Create the object without reading any files.
 
         Args:
           work: the directory on this machine.

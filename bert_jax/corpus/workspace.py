@@ -132,7 +132,8 @@ def finished_corpus(output: Location, plan: dict[str, Any]) -> Manifest | None:
             "Choose another output directory."
         )
     _check_contents(output, manifest.sources, plan["sources"])
-    # This is left over if the preparation was killed after it had written the manifest.
+    # The directory for unfinished work remains if a preparation was killed after it had written the
+    # manifest.
     if isinstance(output, ObjectUrl):
         remove_tree(output / WORK)
     else:
@@ -207,7 +208,8 @@ class Workspace:
         make_directory(self.work)
         self._lock = self._take_lock()
         try:
-            if (self.output / MANIFEST).exists():  # It was finished after the caller's check.
+            # Another process finished the corpus after the caller's check.
+            if (self.output / MANIFEST).exists():
                 raise ValueError(finished_meanwhile(self.output))
             self._check_plan(plan)
         except ValueError:

@@ -186,7 +186,8 @@ class DownstreamScorer:
             config=self.checksums[name],
         )
         self.log.append(score)
-        for other in directory.glob(f"{_STEP}*"):  # including those of runs that were never resumed
+        # Remove the directories of runs that were never resumed, too.
+        for other in directory.glob(f"{_STEP}*"):
             shutil.rmtree(other, ignore_errors=True)
         if self.board is not None:
             self.board.add(score.tagged(), step)

@@ -10,7 +10,7 @@ from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.recipes.command_line import add_override
 from bert_jax.recipes.load import load_config
 
-DIRECTORY_NAME = "downstream"  # in the run's work directory
+DIRECTORY_NAME = "downstream"  # This directory is in the run's work directory.
 
 
 def task_names(configs: Sequence[str], key: str) -> list[str]:

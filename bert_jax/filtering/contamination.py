@@ -18,7 +18,7 @@ from bert_jax.text.documents import SourceCounts
 from bert_jax.text.files import JSON_LINES_SUFFIXES, PARQUET_SUFFIXES, content_suffix
 
 NGRAM_WORDS = 13
-CONTAMINATED = "contaminated"  # This is the name of the rule.
+CONTAMINATED = "contaminated"  # Findings have this rule name.
 _TABLE_SUFFIXES = (".csv", ".tsv")
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _COMPACTED = 10_000  # After every 10,000 texts, merge the n-grams found so far.

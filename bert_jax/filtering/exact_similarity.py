@@ -37,7 +37,7 @@ class ShingleFiles:
     """
 
     def __init__(self, paths: Sequence[Path], sizes: Sequence[int]):
-        """Describe the files.
+        """Create an object that reads these files.
 
         Args:
           paths: the files, in the order of the documents; see `pack_shingles`.

@@ -28,8 +28,8 @@ MAX_COMPARED = 256
 _ENTRIES = 1 << 22  # This many documents are sorted at a time, which takes 250 MiB.
 PAIRS = 1 << 14  # This many pairs of signatures are compared at a time, which takes 16 MiB.
 _OPEN_FILES = 64
-# The exact similarity is not computed if the estimate is this far below the threshold, which is
-# four times its standard error.
+# The exact similarity is not computed if the estimate is below the threshold by this margin, which
+# is four times the standard error of the estimate.
 _MARGIN = 0.1
 
 
@@ -37,7 +37,7 @@ class SignatureFiles:
     """The signatures of all documents, in NumPy files with one block of documents each."""
 
     def __init__(self, paths: Sequence[Path], sizes: Sequence[int]):
-        """Describe the files.
+        """Create an object that reads these files.
 
         Args:
           paths: the files, in the order of the documents. Each contains an array of shape
@@ -75,7 +75,7 @@ class SignatureFiles:
         return signatures
 
     def band(self, first_row: int, num_rows: int) -> Iterator[tuple[Positions, NDArray[np.uint64]]]:
-        """Yield each block's (positions, band hashes) of the texts that have words."""
+        """For each block, yield (positions, band hashes) of the texts that contain words."""
         start = 0
         for number in range(len(self._paths)):
             rows = self._block(number)[first_row : first_row + num_rows]

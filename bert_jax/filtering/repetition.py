@@ -111,7 +111,7 @@ def _top_characters(ids: Hashes, ends: NDArray[np.int_], length: int) -> int:
 
 
 def _duplicate_characters(ids: Hashes, ends: NDArray[np.int_], length: int) -> int:
-    """Return the number of characters in n-grams that occurred before; each one is counted once."""
+    """Return the number of characters in repeated n-grams, counting every character only once."""
     ngrams = ngram_hashes(ids, length)
     if not len(ngrams):
         return 0

@@ -20,15 +20,16 @@ from bert_jax.processes import command_began
 
 logger = logging.getLogger(__name__)
 
-# An entry is due after this time or after this fraction of the time since the start, whichever is
-# longer. A run of several months then writes thousands of lines instead of millions.
+# The interval between entries is this number of seconds or this fraction of the time since the
+# start, whichever is longer. A run of several months then writes thousands of lines instead of
+# millions.
 _ENTRY_SECONDS, _ENTRY_FRACTION = 5.0, 0.005
 _POLL_SECONDS = 1.0
 SET_ASIDE_NAME = "goodput-set-aside.jsonl"
 
 
 class Ledger:
-    """Accounts for the time of one start of a run, with exactly one activity at any time.
+    """Accounts for the time of one start of a run. At any time, one activity is being timed.
 
     A ledger measures from its creation on, but writes only after `open`. Only the first process of
     a run opens its ledger. In all other processes, the ledger has no effect.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bert_jax.goodput.account import Goodput
 from bert_jax.goodput.categories import CATEGORIES, DESCRIPTIONS
 
-_SHOWN = 0.0005  # categories with less than this fraction of the time are left out
+_SHOWN = 0.0005  # Categories with less than this fraction of the time are left out.
 
 
 def goodput_lines(goodput: Goodput) -> list[str]:

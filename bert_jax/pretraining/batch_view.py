@@ -133,8 +133,8 @@ class BatchView:
 
 _COLORS: dict[TokenState, Color] = {"masked": "blue", "replaced": "red", "kept": "green"}
 _HUES: dict[TokenState, int] = {"masked": 220, "replaced": 10, "kept": 130}
-# The labels of sentence pairs. The first and the third label are for pairs whose second segment
-# continues the first one. They are shown in one color, and the other two in another color.
+# The labels of sentence pairs. Pairs with a second segment that continues the first one have one
+# color, and all other pairs have another color.
 _CONTINUES, _RANDOM, _IN_ORDER, _SWAPPED = "next", "random", "in order", "swapped"
 _PAIR_COLORS: dict[str, Color] = {
     _CONTINUES: "cyan",

@@ -215,8 +215,8 @@ class PretrainConfig:
             )
         if self.distillation is not None:
             raise ValueError(
-                "distillation and replaced_token: a run has either a teacher or a generator. Leave "
-                "out one of the two sections."
+                "distillation and replaced_token: a run cannot have both a teacher and a "
+                "generator. Remove one of the two sections."
             )
 
     def _check_best_metric(self) -> None:

@@ -95,6 +95,6 @@ def check_positions(length: int, positions: int, corpus: str) -> None:
     if length > positions:
         raise ValueError(
             f"--corpus={corpus}: its sequences have {length:,} tokens, but the model has only "
-            f"{positions:,} positions. Prepare it with --max-length {positions}, or add positions "
-            f"with --config.model.max_positions={length}."
+            f"{positions:,} positions. Prepare the corpus with --max-length {positions}, or add "
+            f"positions with --config.model.max_positions={length}."
         )

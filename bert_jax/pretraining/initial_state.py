@@ -153,7 +153,7 @@ def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parame
     saved_encoder = with_positions_of(setup.model, model.encoder)
     generator = _common_generator(source, setup)
     saved = _definition_on(saved_encoder, model, generator)
-    # The position table is sharded like the run's own table, which may be longer.
+    # The loaded position table is sharded like the run's own table, which may be longer.
     larger = _definition_on(setup.model, model, generator)
     shardings = parameter_shardings(larger.shapes, larger.logical_axes, mesh)
     params = load_parameters(source / CHECKPOINTS_NAME, saved, shardings)

@@ -23,7 +23,8 @@ from bert_jax.pretraining.step_timing import random_batch
 from bert_jax.training.compiled_step import CompiledStep
 from bert_jax.training.planning import OutOfMemory, compile_step, state_bytes
 
-# Returns a context manager for a step's name, which is active while that step compiles.
+# A function that returns a context manager for a step's name. The context is active while the step
+# compiles.
 WhileCompiling = Callable[[str], AbstractContextManager[object]]
 
 

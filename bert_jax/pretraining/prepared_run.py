@@ -297,7 +297,7 @@ class PretrainRun:
         )
         state, finished = trainer.run(state, phases)
         with self.ledger.during(SAVE):
-            checkpointer.close()  # This raises the error of a failed save.
+            checkpointer.close()  # If a save failed, this call raises its error.
         self.ledger.finish("finished" if finished else "stopped")
         return int(state.step), finished
 

@@ -110,7 +110,7 @@ def _is_section(word: str, tree: ConfigDict) -> bool:
 
 
 def _leave_out(word: str, tree: ConfigDict, cls: type) -> None:
-    """Delete a section, which must be optional or an entry in a mapping."""
+    """Delete a section, which must be optional or one of the entries in a mapping."""
     *sections, name = word.removeprefix("--config.").partition("=")[0].split(".")
     hint: Any = cls
     for section in sections:
@@ -224,7 +224,7 @@ def _empty_section(word: str) -> str:
 
 
 def _new_entry(key: str, tree: ConfigDict, cls: type) -> str:
-    """Return advice if a key belongs to a new entry in a mapping, such as phases.phase2.corpus."""
+    """Return advice if a key, such as phases.phase2.corpus, belongs to a new entry in a mapping."""
     section, *rest = key.split(".")
     keys = config_keys(cls)
     if section not in keys or get_origin(keys[section].hint) is not dict or len(rest) < 2:

@@ -53,10 +53,10 @@ def load_config(source: Source, overrides: Overrides = (), *, kind: Kind | None 
       source: the name of a recipe, with or without its kind ("pretrain/tiny" or "tiny"); the path
         to a Python file with a function `get_config()` that returns a ConfigDict; or a ConfigDict.
         "NAME:TEXT" calls `get_config("TEXT")`. Omitted keys take their default values.
-      overrides: a dict from dotted keys to values, such as `{"optimizer.peak_learning_rate":
-        1e-4}`, or a list of command-line overrides, such as "optimizer.peak_learning_rate=1e-4".
-        The values in a dict may be sections; their keys replace the keys of the source. The value
-        None removes a section.
+      overrides: a list of command-line overrides, such as "optimizer.peak_learning_rate=1e-4", or a
+        dict from dotted keys to values, such as {"optimizer.peak_learning_rate": 1e-4}. The values
+        in a dict may be sections; their keys replace the keys of the source. The value None removes
+        a section.
       kind: the expected kind of config. If None, it is inferred from the keys, and the static type
         of the result is Any.
 

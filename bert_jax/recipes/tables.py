@@ -47,7 +47,8 @@ def inspection(
 
     Args:
       models: work directories or published encoders, or one corpus; empty to use `config` instead.
-      config: a recipe or a config file, or None. For a corpus, the run whose examples to show.
+      config: a recipe or a config file, or None. For a corpus, its settings determine the examples
+        to show.
       overrides: arguments such as "--config.seed=1".
       shapes: whether to list the shape of every parameter.
       page: an HTML file to write for a corpus, or None.
@@ -211,7 +212,7 @@ def _named(name: str) -> tuple[ModelConfig, SentencePairs | None]:
     directory = local_model(name)
     if directory.is_dir() or name not in VARIANTS:
         if not directory.is_dir():
-            plain = name.removeprefix("bert-")  # The name of a BERT size is, for example, base.
+            plain = name.removeprefix("bert-")  # BERT sizes have names such as base.
             similar = plain if plain in VARIANTS else name
             raise ValueError(
                 f"{name}: neither a work directory nor the name of a model; "

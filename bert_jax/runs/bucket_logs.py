@@ -56,7 +56,7 @@ class LogParts:
         """
         content = content[: content.rfind(b"\n") + 1]
         former = self.content
-        self._remove_stale()  # Remove them before new parts use the same names.
+        self._remove_stale()  # Stale parts are removed before new ones use the same names.
         if content.startswith(former):
             self._append(content[len(former) :])
         else:
@@ -123,7 +123,7 @@ def _split(content: bytes) -> list[bytes]:
 
 
 def _generations(urls: Iterable[ObjectUrl]) -> dict[int, dict[int, ObjectUrl]]:
-    """Return the parts of each generation, in ascending order."""
+    """Return the parts of each generation of a log, in ascending order."""
     found: dict[int, dict[int, ObjectUrl]] = defaultdict(dict)
     for url in sorted(urls):
         if match := _NAME.fullmatch(url.name):

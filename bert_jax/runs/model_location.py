@@ -61,7 +61,7 @@ def _copied(url: ObjectUrl, wanted: Callable[[str], bool]) -> Path:
 
 
 def _with_neighbors(url: ObjectUrl, name: str) -> Path:
-    """Return the path of a copy of a file, or of the files that begin with a prefix."""
+    """Copy a file, or the files whose names begin with a prefix, and return the local path."""
     infos = list_directory(url.parent)[0] if url.key else []
     names = {info.url.name for info in infos}
     if not any(each == url.name or each.startswith(f"{url.name}.") for each in names):

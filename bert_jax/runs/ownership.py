@@ -129,7 +129,7 @@ def check_claimable(work_dir: Path, tokenizer: Tokenizer, *, begun: bool) -> Non
 
 
 def holds(work_dir: Path, tokenizer: Tokenizer) -> bool:
-    """Return whether the tokenizer in a directory is the given one."""
+    """Return whether a directory contains the given tokenizer."""
     try:
         return Tokenizer.load(work_dir / TOKENIZER_NAME).fingerprint == tokenizer.fingerprint
     except ValueError:

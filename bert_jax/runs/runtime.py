@@ -90,7 +90,8 @@ class Compilations:
         self._found = False
 
 
-# Linux's names for the bfloat16 instructions in Intel's AMX and in AVX-512 (AMD since Zen 4).
+# The names in Linux for the bfloat16 instructions in Intel's AMX and in AVX-512, which AMD has had
+# since Zen 4.
 _INSTRUCTIONS = {"amx_bf16", "avx512_bf16"}
 
 

@@ -283,7 +283,7 @@ def _evaluation(entry: Mapping[str, Any]) -> EvaluationReport | None:
 
 
 def _newest(entries: Sequence[Mapping[str, Any]], kind: str) -> Mapping[str, Any]:
-    """Return the newest entry of a kind without empty values; {} if there is none."""
+    """Return the newest log entry of a kind, without its empty values; {} if there is none."""
     for entry in reversed(entries):
         if entry["kind"] == kind:
             return {name: value for name, value in entry.items() if value is not None}

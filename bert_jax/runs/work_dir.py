@@ -333,7 +333,7 @@ def path_advice(work_dir: Path) -> str:
 
 
 def _file_advice(file: Path) -> str:
-    """Return advice on a model file, starting with "; ", or "" for any other file."""
+    """Return advice that begins with "; " for a model file, or "" for any other file."""
     parent = file.parent
     if (parent / MODEL_NAME).is_file():
         return f"; use its directory, {parent}"

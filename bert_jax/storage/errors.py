@@ -32,7 +32,7 @@ _REQUIRED = {
 
 
 class StorageError(OSError):
-    """An error for a request that an object store rejected or did not answer.
+    """An error for a request that an object store rejected or did not respond to.
 
     Attributes:
       url: the object.
@@ -46,7 +46,7 @@ class StorageError(OSError):
         self.explanation = explain(url, problem, detail)
 
     def __reduce__(self) -> tuple[type, tuple[ObjectUrl, Problem | None, str]]:
-        # Worker processes send this error to their parent.
+        # This method lets worker processes send the error to their parent.
         return type(self), (self.url, self.problem, self._detail)
 
 
@@ -89,7 +89,7 @@ def explain(url: ObjectUrl, problem: Problem | None, detail: str = "") -> str:
         case "conflict":
             return "another process wrote this object at the same time"
         case "transient":
-            return f"the store does not answer{_in_brackets(detail)}. Run the same command again"
+            return f"the store does not respond{_in_brackets(detail)}. Run the same command again"
         case None:
             return f"the store rejected the request{_in_brackets(detail)}"
         case _:

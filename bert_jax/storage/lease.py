@@ -43,7 +43,7 @@ class Lease:
     """A context manager that holds a lease; see the module's description."""
 
     def __init__(self, url: ObjectUrl, holder: str, setting: str):
-        """Describe a lease without taking it.
+        """Create the object without taking the lease.
 
         Args:
           url: the object that represents the lease.
@@ -107,7 +107,7 @@ class Lease:
         """Check that this process still holds the lease; call this before a final write.
 
         A lease that has expired is renewed first, which succeeds only if no other process has taken
-        it over. Therefore, a run continues even after the store has not answered for minutes.
+        it over. Therefore, a run continues even if the store has not responded for minutes.
 
         Raises:
           LeaseLostError: the lease was taken over.

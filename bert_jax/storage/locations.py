@@ -31,7 +31,7 @@ def described(url: ObjectUrl) -> ObjectInfo | None:
     """Return the description of an object, at most ten seconds old, or None if it does not exist.
 
     Raises:
-      StorageError: the bucket does not exist, or the store denies access or does not answer.
+      StorageError: the bucket does not exist, or the store denies access or does not respond.
     """
     read_at, info = _remembered.get(url, (0.0, None))
     if info is None or time.monotonic() - read_at > _REMEMBERED_SECONDS:
@@ -101,7 +101,7 @@ def is_directory(location: Location) -> bool:
     """Return whether there is a directory or, in a bucket, whether there are objects below a URL.
 
     Raises:
-      StorageError: the bucket does not exist, or the store denies access or does not answer.
+      StorageError: the bucket does not exist, or the store denies access or does not respond.
     """
     return has_objects(location) if isinstance(location, ObjectUrl) else location.is_dir()
 

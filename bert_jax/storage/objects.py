@@ -87,7 +87,7 @@ def stat(url: ObjectUrl) -> ObjectInfo:
 
     Raises:
       MissingObjectError: there is no such object.
-      StorageError: the bucket does not exist, or the store denies access or does not answer.
+      StorageError: the bucket does not exist, or the store denies access or does not respond.
     """
     if not url.key:
         raise storage_error(url, "missing")

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# The time in seconds after which a request is given up. A run must survive a store that does not
+# The time in seconds after which a request is abandoned. A run must survive a store that does not
 # answer for 30 s.
 BUDGET_SECONDS = 300.0
 # How long to keep trying to connect to a store that has not answered any request of this process,

@@ -79,7 +79,7 @@ def check_new(url: ObjectUrl, name: str) -> None:
     Raises:
       ValueError: there are already objects at or below the URL, except those of an upload that was
         interrupted, or the store does not grant access.
-      StorageError: the store does not answer.
+      StorageError: the store does not respond.
     """
     with naming_store_errors(name, url):
         if not url.key:
@@ -152,7 +152,7 @@ def check_new_file(url: ObjectUrl, name: str) -> None:
 
     Raises:
       ValueError: there are objects below the URL, or the store does not grant access.
-      StorageError: the store does not answer.
+      StorageError: the store does not respond.
     """
     with naming_store_errors(name, url):
         if not url.key:

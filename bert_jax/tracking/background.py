@@ -33,7 +33,7 @@ from bert_jax.training.reports import (
 
 logger = logging.getLogger(__name__)
 
-_MAX_WAITING = 10_000  # This is the maximum number of unsent reports.
+_MAX_WAITING = 10_000  # At most this many reports wait to be sent.
 _CLOSING_SECONDS = 60.0
 
 

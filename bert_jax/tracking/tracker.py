@@ -84,7 +84,7 @@ def read_tracked_ids(work_dir: Path) -> dict[str, str]:
     ids = read_json_object(file, "Remove it to create new tracked runs")
     if not all(isinstance(value, str) for value in ids.values()):
         raise ValueError(
-            f"{file}: expected a dict of strings. Remove the file to create new tracked runs."
+            f"{file}: expected a dict of strings. Remove it to create new tracked runs."
         )
     return ids
 

@@ -298,10 +298,10 @@ def test_mistakes_are_refused_before_any_work(
     with pytest.raises(ValueError, match="evaluation.downstream: missing: .*gone.csv"):
         pretrain(config)
     monkeypatch.setattr("jax.process_count", lambda: 2)
-    with pytest.raises(ValueError, match="one of 2 processes. Leave it out, and start `bert-jax f"):
+    with pytest.raises(ValueError, match="has 2 processes. Remove the key, and start `bert-jax f"):
         pretrain(config)
     monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
-    refused(finished, [task], "follow must be a single process")
+    refused(finished, [task], "`follow` must run as a single process")
     assert not (tmp_path / "run").exists()
 
 

@@ -215,7 +215,7 @@ def test_mistakes_are_refused_before_any_work(
         (
             ["--init", other, "--corpus", long],
             f"--corpus={long}: its sequences have 64 tokens, but the model has only 40 positions. "
-            "Prepare it with --max-length 40, or add positions with "
+            "Prepare the corpus with --max-length 40, or add positions with "
             "--config.model.max_positions=64.",
         ),
         ([*init, "--corpus", tmp_path / "none"], "this corpus does not exist"),

@@ -149,7 +149,7 @@ def test_an_outage_is_reported_in_one_sentence(
 ) -> None:
     monkeypatch.setattr(retries, "BUDGET_SECONDS", 0.5)
     emulator.fail("status", 100, status=429)
-    with pytest.raises(StorageError, match=r"/x: the store does not answer \(\d attempts in \d s"):
+    with pytest.raises(StorageError, match=r"/x: the store does not respond \(\d attempts in \d s"):
         stat(bucket / "x")
 
 
