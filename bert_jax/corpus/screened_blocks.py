@@ -95,7 +95,7 @@ class BlockScreener:
     def screen(self, block: DocumentBlock) -> ScreenedBlock:
         """Screen a block and write the result.
 
-        The JSON Lines file is written last, which marks the block as finished.
+        The JSON Lines file, which marks the block as finished, is written last.
 
         Raises:
           NotWritten: a file cannot be written.

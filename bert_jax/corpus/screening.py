@@ -74,7 +74,7 @@ class Screening:
           position: the document's position among all documents except exact duplicates.
 
         Raises:
-          ChangedInputsError: there was no such document.
+          ChangedInputsError: there was no such document in the first pass.
         """
         if position >= len(self.verdicts):
             raise ChangedInputsError

@@ -29,9 +29,9 @@ from bert_jax.filtering.page import (
 )
 
 NEAR_DUPLICATES, PAGE = "near_duplicates.jsonl", "filters.html"
-_SHOWN_MEMBERS = 3  # removed documents shown per cluster
-# Removed documents that are looked up at a time, which takes about 100 MB. They are looked up in
-# the order of the blocks, so each block is read once for all of them.
+_SHOWN_MEMBERS = 3  # For each cluster, this many removed documents are shown.
+# This many removed documents are looked up at a time, which takes about 100 MB. They are looked up
+# in the order of their blocks, so each block is read only once.
 _BATCH = 1 << 18
 
 

@@ -28,10 +28,10 @@ from bert_jax.storage.objects import find, list_objects, remove, upload, write_b
 from bert_jax.storage.store import ObjectInfo
 from bert_jax.storage.urls import ObjectUrl, parse_location
 
-# How long a list of the objects in a bucket may be reused. With very many objects, listing takes
-# minutes, so a list is also reused for this many times as long as it took.
+# A list of the objects in a bucket is reused for this many seconds, or for this many times the
+# duration of listing, whichever is longer. With very many objects, listing takes minutes.
 _LIST_SECONDS, _LIST_FACTOR = 5.0, 20
-_COPIES = 16  # objects that are copied at the same time
+_COPIES = 16  # This many objects are copied at the same time.
 RESULT_SUFFIX, SHARD_SUFFIX = ".json", ".arrayrecord"
 
 

@@ -17,10 +17,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # The time in seconds after which a request is abandoned. A run must survive a store that does not
-# answer for 30 s.
+# respond for 30 s.
 BUDGET_SECONDS = 300.0
-# How long to keep trying to connect to a store that has not answered any request of this process,
-# since its address may be wrong. It is shorter if the address refuses connections.
+# The time in seconds for attempts to connect to a store that has not responded to any request of
+# this process, since its address may be wrong. The second time is for an address that refuses
+# connections.
 FIRST_CONTACT_SECONDS, REFUSED_SECONDS = 60.0, 15.0
 FIRST_DELAY, LONGEST_DELAY = 0.5, 20.0
 # A request that keeps failing is reported after this time, but only one request per minute.

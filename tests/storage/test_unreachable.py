@@ -58,7 +58,7 @@ def seconds_until_failure(scheme: Scheme, port: int, monkeypatch: pytest.MonkeyP
     url = ObjectUrl(scheme, "bucket", "x")
     store_of(url)  # importing the library takes time as well
     started = time.monotonic()
-    with pytest.raises(StorageError, match=r"x: the store does not answer \(\d+ attempts in \d s"):
+    with pytest.raises(StorageError, match=r"x: the store does not respond \(\d+ attempts in \d s"):
         stat(url)
     return time.monotonic() - started
 
