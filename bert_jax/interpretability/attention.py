@@ -1,4 +1,4 @@
-"""Look inside a model: trace a text, see what each layer would predict, and explain predictions."""
+"""Look inside a model: trace a text, show each layer's predictions, and explain predictions."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ SCALES_SCORES = True  # see `FlashKernels`
 
 
 def supported(length: int, head_dim: int, window: int | None) -> str | None:
-    """Return None, or the reason why these sizes are not supported; see `FlashKernels`."""
+    """Return the reason why these sizes are not supported; None if they are. See `FlashKernels`."""
     del window  # any window is supported
     if head_dim not in _HEAD_DIMS:
         return f"needs heads of size {', '.join(map(str, _HEAD_DIMS[:-1]))} or {_HEAD_DIMS[-1]}"

@@ -74,7 +74,7 @@ SCALES_SCORES = False  # see `FlashKernels`
 
 
 def supported(length: int, head_dim: int, window: int | None) -> str | None:
-    """Return None, or the reason why these sizes are not supported; see `FlashKernels`."""
+    """Return the reason why these sizes are not supported; None if they are. See `FlashKernels`."""
     if window is not None:
         return "needs attention to the whole row, without a window"
     if head_dim not in _MAX_LENGTH:

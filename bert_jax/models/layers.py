@@ -39,7 +39,7 @@ def compute_dtype(compute: ComputeConfig) -> jnp.dtype:
 
 
 def initializer(config: EncoderConfig) -> nnx.Initializer:
-    """Return Devlin et al.'s initializer, a normal truncated at 2 standard deviations."""
+    """Return Devlin et al.'s initializer, a truncated normal (at 2 standard deviations)."""
     # `stddev` is the standard deviation before truncation, as in the original code.
     return nnx.initializers.truncated_normal(stddev=config.initializer_range)
 
@@ -80,7 +80,7 @@ class Dense(nnx.Linear):
         return self.named(compute(inputs.astype(self.dtype), self.kernel[...], bias))
 
     def named(self, result: jax.Array) -> jax.Array:
-        """Return the layer's result under the name that `remat="dots"` recognizes."""
+        """Name the layer's result, so that it is kept for the backward pass with `remat="dots"`."""
         named: jax.Array = checkpoint_name(result, DENSE)
         return named
 

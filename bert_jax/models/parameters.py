@@ -51,7 +51,7 @@ class ModelDefinition(Generic[ModuleT]):
     Attributes:
       build: function that builds the module.
       shapes: maps each parameter's name to its shape and dtype.
-      logical_axes: maps each parameter's name to one logical axis or None per dim.
+      logical_axes: maps each parameter's name to a tuple with one logical axis or None per dim.
     """
 
     build: Callable[[nnx.Rngs], ModuleT]

@@ -1,4 +1,4 @@
-"""Define what a task and a teacher must provide, and compute metrics and cross-entropy losses."""
+"""Define the protocols of tasks and teachers, and compute metrics and cross-entropy losses."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class Checkpointer:
     def raise_if_failed(self, *, wait: bool = False) -> None:
         """Raise an error if the save in progress has failed.
 
-        This is cheap enough to call at every step.
+        The check is cheap enough to be made at every step.
 
         Args:
           wait: whether to wait for the save, and for the mirror's copy of it, to finish.

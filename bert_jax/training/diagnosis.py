@@ -102,8 +102,8 @@ def _check_forward(
 ) -> dict[str, jax.Array]:
     """Return whether the output of each layer and the sum of each metric is finite.
 
-    JAX sorts the arrays in a dict by their keys. The keys are chosen so that this is the order of
-    the computation, so each key begins with a digit for its encoder.
+    JAX sorts the arrays in a dict by their keys. The keys are chosen so that their order is the
+    order of the computation: each key begins with a digit for its encoder.
     """
     model = task.definition.module(params)
     outputs = _recorded(model)
@@ -149,7 +149,7 @@ def describe(
 
     Args:
       parameters: whether each parameter is finite.
-      stages: whether each layer's output is finite, and then each metric.
+      stages: whether each layer's output is finite, followed by whether each metric is finite.
       gradients: whether the gradient of each parameter is finite.
     """
     if bad := sorted((name for name, good in parameters.items() if not good), key=_forward_order):

@@ -355,7 +355,7 @@ class Trainer:
     def _between_steps(
         self, state: TrainState, step: int, phase: Phase, total: int, *, restored: bool = False
     ) -> bool:
-        """Evaluate and save if due, or if the state was restored; return whether to stop."""
+        """Evaluate and save if this is due or the state was restored; return whether to stop."""
         # If the run diverged when it was asked to stop, it stops after the rollback.
         self._stopping = step < total and (self._stopping or self.stop.stop_now())
         stopping, last = self._stopping, step == total

@@ -159,7 +159,7 @@ def _listed(parts: list[Part]) -> str:
 
 
 def _excess(parts: list[Part], memory: int) -> Part:
-    """Return the first part that does not fit in the memory that the parts before it leave free."""
+    """Return the first part that does not fit in memory together with the parts before it."""
     totals = itertools.accumulate(part.bytes for part in parts)
     return next(part for part, total in zip(parts, totals, strict=True) if total > memory)
 

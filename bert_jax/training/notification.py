@@ -93,12 +93,12 @@ class Notifier:
                     logger.warning("reporting.notify: %d commands never ran", self._waiting - 1)
 
     def send(self, event: NotifiedEvent, message: str, step: int | None = None) -> None:
-        """Start the command, after those for earlier events have ended.
+        """Start the command once the commands for earlier events have ended.
 
         Args:
           event: the name of the event.
-          message: a sentence that describes it.
-          step: the number of completed steps; None for the ledger's.
+          message: a sentence that describes the event.
+          step: the number of completed steps; None for the ledger's step.
         """
         if not self._command:
             return

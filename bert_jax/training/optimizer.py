@@ -160,7 +160,7 @@ class Muon(_Adam):
 
     Attributes:
       momentum: the decay rate of Muon's running mean of the gradient.
-      adam_rate_factor: AdamW's learning rate, as a multiple of Muon's.
+      adam_rate_factor: AdamW's learning rate, as a multiple of Muon's learning rate.
     """
 
     momentum: float = 0.95

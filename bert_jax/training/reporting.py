@@ -200,14 +200,14 @@ class Progress:
 
 
 class ReportTracker(Protocol):
-    """Receives the reports of a run, and how the run ended; see bert_jax.tracking."""
+    """Receives the reports and the final state of a run; see bert_jax.tracking."""
 
     def __call__(self, report: Report) -> None:
         """Receive a report."""
         ...
 
     def close(self, state: EndState) -> None:
-        """Receive the state in which the run ended."""
+        """Receive the final state of the run."""
         ...
 
 
@@ -228,7 +228,7 @@ class Reporter:
       tensorboard: whether to write TensorBoard event files.
       on_report: called with every report; None for no callback.
       ledger: accounts for the run's time; None to report no goodput.
-      trackers: receive all reports and, from the ledger, the state in which the run ended.
+      trackers: receive all reports and, from the ledger, the final state of the run.
       clock: returns the time in seconds, measured from any fixed point in time.
     """
 

@@ -1,4 +1,4 @@
-"""Define the reports of a run to a callback: messages, training progress and evaluations."""
+"""Define the reports that a callback receives: messages, training progress and evaluations."""
 
 from __future__ import annotations
 
