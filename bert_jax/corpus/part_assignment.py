@@ -59,7 +59,8 @@ def assign_documents(
             request.num_workers,
             report,
         )
-    # The verdicts are not mapped, since another part may replace the file by an equal one.
+    # Read the verdicts instead of mapping the file into memory, since another part may replace it
+    # with an equal one.
     verdicts = np.fromfile(preparation.screening.verdicts_path, np.uint8)
     return assign(scans, options, unique, verdicts != 0)
 

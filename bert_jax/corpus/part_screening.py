@@ -104,7 +104,7 @@ class BlockReader:
         return spans
 
     def digest(self) -> bytes:
-        """Return a digest of all documents, which is the same as in `Preparation.screen`."""
+        """Return a digest of all documents, equal to the one that `Preparation.screen` computes."""
         hashing = hashlib.blake2b(digest_size=DIGEST_BYTES)
         for scan, mask in zip(self.scans, self.unique.kept, strict=True):
             kept = np.flatnonzero(mask)
@@ -239,7 +239,7 @@ def screen_part(
         texts = reader.read(chosen, lambda span: _is_screened(span, blocks, files))
         with sharing_blocks(files) as share:
             screen_blocks(texts, blocks, num_workers, report, share)
-    if screening := _kept(files, plan, documents):  # by a part that finished in the meantime
+    if screening := _kept(files, plan, documents):  # Another part kept the result in the meantime.
         return screening
     output = directory / f"part-{index}-of-{count}"
     screening = screener.combine(directory, _sizes(spans), output)
@@ -248,7 +248,7 @@ def screen_part(
 
 
 def _kept(files: SharedFiles, plan: Mapping[str, Any], documents: bytes) -> Screening | None:
-    """Return the combined result if it was kept and applies to these documents."""
+    """Return the combined result if it was kept and is for the same documents."""
     kept = kept_screening(files, plan)
     return kept.screening if kept is not None and kept.documents == documents.hex() else None
 

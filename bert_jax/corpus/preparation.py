@@ -125,14 +125,14 @@ class Preparation:
     ) -> None:
         """Decide which documents to leave out, in a pass over all of them.
 
-        This does nothing if it was done before and the result was kept.
+        If an earlier result was kept, it is used instead.
 
         Args:
           screener: the settings.
           files: where the results are kept.
           plan: everything that determines the corpus.
           num_workers: the number of worker processes.
-          meter: measures the progress.
+          meter: the meter that measures the progress.
           progress: called after every block of documents; None for no calls.
 
         Raises:

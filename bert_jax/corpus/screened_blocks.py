@@ -138,7 +138,7 @@ def write_block(
       directory: the directory for the results.
       number: the block's number.
       result: the result.
-      beginnings: the beginning of each document that reports may show; "" for the others.
+      beginnings: the beginning of each document that reports may show; "" for all other documents.
 
     Raises:
       NotWritten: the file cannot be written.

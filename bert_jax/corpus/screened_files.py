@@ -1,8 +1,9 @@
-"""Keep the results of screening, so that they can be used by other machines and after a kill.
+"""Keep the results of screening, so that other machines and later runs can use them.
 
-Two kinds of results are kept in the directory for unfinished work. Those for blocks of documents
-are in its subdirectory "screening". Those for all documents together are in "screened": what is
-left out, and the files that describe it. With the latter, the blocks are no longer needed.
+Two kinds of results are kept in the directory for unfinished work. The results for blocks of
+documents are in the subdirectory "screening". The result for all documents is in "screened": the
+documents that are left out, and the files that describe them. Once it exists, the blocks are no
+longer needed.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from bert_jax.files import file_sha256, temporary_beside, write_file, writing
 from bert_jax.filtering.page import FilterSummary
 from bert_jax.json_files import read_json_object
 
-_UPLOADS = 8  # simultaneous uploads of blocks; twice as many may wait
-_RESULT = f"{SCREENED}/result.json"  # marks the other files as finished
+_UPLOADS = 8  # This many blocks are uploaded at the same time, and twice as many may wait.
+_RESULT = f"{SCREENED}/result.json"  # This file marks the other files as finished.
 _FILES = (_RESULT, *(f"{SCREENED}/{name}" for name in (VERDICTS, NEAR_DUPLICATES, PAGE)))
 
 
@@ -41,8 +42,8 @@ def block_names(number: int) -> list[str]:
 def sharing_blocks(files: SharedFiles) -> Iterator[Callable[[int], None]]:
     """Yield a function that shares the files of a screened block in a thread, given its number.
 
-    The block ends when all of them have been shared. If it raises an error, those that are waiting
-    are not shared.
+    The `with` block ends when all files have been shared. If it raises an error, files that are
+    still waiting are not shared.
 
     Raises:
       OSError: a file cannot be shared.
@@ -136,7 +137,7 @@ def remove_screening(files: SharedFiles) -> None:
 
 @contextmanager
 def removing_if_changed(files: SharedFiles) -> Iterator[None]:
-    """Remove the kept result if the block finds that an input has changed since."""
+    """Remove the kept result if a `with` block finds that an input has changed since."""
     try:
         yield
     except ChangedInputsError:

@@ -59,7 +59,7 @@ class Screening:
 
     @cached_property
     def verdicts(self) -> NDArray[np.uint8]:
-        """An array that says whether each document is kept, mapped into memory."""
+        """A boolean array, mapped into memory, that is true for kept documents."""
         return _map(self.verdicts_path, self.summary.num_documents, "r")
 
     def as_json(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Screening:
 
 
 class ChangedInputsError(ValueError):
-    """The inputs have changed since their documents were screened."""
+    """An error for inputs that have changed since their documents were screened."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -1,7 +1,7 @@
 """Write the files that describe which documents a corpus leaves out.
 
-Time and scratch space are proportional to the number of removed documents. Memory use is bounded,
-even if there are hundreds of millions of them, or all of them are in one cluster.
+Time and scratch space are proportional to the number of removed documents. Memory use is bounded
+even for hundreds of millions of removed documents, and even if they are all in one cluster.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ class ClusterWriter:
         pairs: NDArray[np.int64],
         similarities: Similarities,
     ) -> _OpenCluster | None:
-        """Write (kept, removed) documents piece by piece, since a cluster may have millions.
+        """Write pairs of (kept, removed) documents piece by piece, since there may be millions.
 
         Args:
           file: the file.
-          cluster: the cluster that was written last, which the pairs may continue.
+          cluster: the cluster that was written last; the first pairs may belong to it.
           pairs: the positions of the documents, in the order of the clusters.
           similarities: returns the similarities of pairs of documents.
 

@@ -57,9 +57,9 @@ class SharedFiles(Protocol):
         """
 
     def fetch_all(self, directory: str) -> None:
-        """Copy all files of other machines in a directory that this machine does not have yet.
+        """Copy all files in a directory that other machines have and this machine lacks.
 
-        A file that another machine is replacing may be left out; `fetch` then copies it.
+        A file that another machine is just replacing may be left out; `fetch` copies it later.
         """
 
     def share(self, *names: str) -> None:
@@ -127,7 +127,7 @@ class BucketFiles:
           check: called before every upload; raises an error if this process may no longer write.
         """
         self._work, self._remote, self._check = work, remote, check
-        # For each directory, the names of the objects, and when they may be listed again.
+        # A dict from a directory to the time when its objects may be listed again, and their names.
         self._listed: dict[str, tuple[float, frozenset[str]]] = {}
 
     @property
@@ -184,7 +184,8 @@ class BucketFiles:
         """See `SharedFiles`."""
         self._check()
         if names[0] in self._names_listed(names[0].rpartition("/")[0]):
-            remove(self._remote / names[0])  # it marks other content of these files as finished
+            # The object marks earlier content of these files as finished.
+            remove(self._remote / names[0])
         for name in reversed(names):
             if (self._work / name).is_file():
                 upload(self._work / name, self._remote / name)

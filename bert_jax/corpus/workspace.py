@@ -40,7 +40,7 @@ from bert_jax.tokenizers.files import has_tokenizer
 logger = logging.getLogger(__name__)
 
 WORK = ".work"
-# The subdirectories for the results of screening blocks of documents, and all documents together.
+# The subdirectories for the results of screening: for blocks of documents, and for all documents.
 SCREENING, SCREENED = "screening", "screened"
 PLAN = "plan.json"
 LOCK = "lock"

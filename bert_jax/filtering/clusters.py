@@ -78,7 +78,7 @@ class Clusters:
     def by_first(self, batch: int) -> Iterator[NDArray[np.int64]]:
         """Yield the pairs of `removed` in arrays of shape (at most `batch`, 2).
 
-        They are in the order of the first documents, and then of the others.
+        The pairs are sorted by the first document of the cluster, and then by the other document.
 
         Raises:
           NotWritten: the disk is full.

@@ -28,7 +28,7 @@ from bert_jax.storage.urls import ObjectUrl
 T = TypeVar("T")
 
 READ_BYTES = 8 << 20
-_REMOVALS = 16  # objects that are removed at the same time
+_REMOVALS = 16  # This many objects are removed at the same time.
 _ENDPOINTS = {"gs": EMULATOR, "s3": ENDPOINT}
 
 

@@ -36,7 +36,7 @@ _UNREACHABLE = frozenset(
 
 
 class Contacts:
-    """The stores that have answered this process, and the time of the last notice."""
+    """The stores that have responded to this process, and the time of the last notice."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,17 +44,17 @@ class Contacts:
         self._noticed_at: float | None = None
 
     def answered(self, store: object) -> bool:
-        """Return whether a store has answered a request."""
+        """Return whether a store has responded to a request of this process."""
         with self._lock:
             return store in self._answered
 
     def note_answer(self, store: object) -> None:
-        """Remember that a store has answered a request, even with an error."""
+        """Remember that a store has responded to a request, even if with an error."""
         with self._lock:
             self._answered.add(store)
 
     def may_notice(self) -> bool:
-        """Return whether no notice was logged in the last minute, in which case the caller may."""
+        """Return whether the caller may log a notice: at most one is logged per minute."""
         now = time.monotonic()
         with self._lock:
             if self._noticed_at is not None and now - self._noticed_at < NOTICE_INTERVAL:
@@ -135,7 +135,7 @@ def with_retries(
 
 
 def _budget(error: BaseException, store: object) -> float:
-    """Return how long to keep trying after an error."""
+    """Return the time limit for attempts after an error, in seconds."""
     causes = _causes(error)
     if not any(kind.__name__ in _UNREACHABLE for each in causes for kind in type(each).__mro__):
         contacts.note_answer(store)
