@@ -42,6 +42,11 @@ class Clusters:
             np.memmap(path, np.int64, "r+") if num_documents else np.zeros(0, np.int64)
         )
 
+    @property
+    def directory(self) -> Path:
+        """The directory for scratch files."""
+        return self._path.parent
+
     def first(self, position: int) -> int:
         """Return the position of the first document in a document's cluster."""
         parents, root = self._parents, position

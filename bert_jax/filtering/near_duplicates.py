@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_jax.files import writing
 from bert_jax.filtering.clusters import Clusters
 from bert_jax.filtering.exact_similarity import ShingleFiles
 from bert_jax.filtering.minhash import MinHash, Signatures, band_hashes, has_words, similarities
@@ -26,6 +29,7 @@ Similarities = Callable[[Positions], NDArray[np.float64]]
 # documents takes time proportional to n.
 MAX_COMPARED = 256
 _ENTRIES = 1 << 22  # This many documents are sorted at a time, which takes 250 MiB.
+_ENTRY = np.dtype([("position", np.int64), ("hash", np.uint64)])
 PAIRS = 1 << 14  # This many pairs of signatures are compared at a time, which takes 16 MiB.
 _OPEN_FILES = 64
 # The exact similarity is not computed if the estimate is below the threshold by this margin, which
@@ -102,20 +106,32 @@ def find_near_duplicates(
         candidate with the threshold; None to compare the estimated similarity instead.
     """
     for band in range(settings.bands):
-        for pairs in candidates(signatures, band * settings.rows, settings.rows):
+        for pairs in candidates(
+            signatures, band * settings.rows, settings.rows, clusters.directory
+        ):
             _join_similar(signatures, pairs, settings.threshold, clusters, shingles)
         if progress is not None:
             progress()
 
 
-def candidates(signatures: SignatureFiles, first_row: int, num_rows: int) -> Iterator[Positions]:
-    """Yield arrays of pairs of documents that agree in a band, of shape (num_pairs, 2)."""
-    num_parts = max(1, -(-len(signatures) // _ENTRIES))
-    for part in range(num_parts):
-        positions, hashes = _part_of_band(signatures, first_row, num_rows, part, num_parts)
+def candidates(
+    signatures: SignatureFiles, first_row: int, num_rows: int, scratch: Path
+) -> Iterator[Positions]:
+    """Yield arrays of pairs of documents that agree in a band, of shape (num_pairs, 2).
+
+    Args:
+      signatures: the signatures of the documents.
+      first_row: the first row of the band.
+      num_rows: the number of rows of the band.
+      scratch: a directory for temporary files, with 16 bytes per document.
+
+    Raises:
+      NotWritten: a temporary file cannot be written.
+    """
+    for entries in _parts_of_band(signatures, first_row, num_rows, scratch):
         # Equal hashes stay in the order of the documents.
-        order = np.argsort(hashes, kind="stable")
-        positions, hashes = positions[order], hashes[order]
+        order = np.argsort(entries["hash"], kind="stable")
+        positions, hashes = entries["position"][order], entries["hash"][order]
         is_first = np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]
         starts = np.maximum.accumulate(np.where(is_first, np.arange(len(hashes)), 0))
         later = np.flatnonzero(~is_first)
@@ -126,19 +142,30 @@ def candidates(signatures: SignatureFiles, first_row: int, num_rows: int) -> Ite
             yield np.stack([positions[starts[later] + rank], positions[later]], axis=1)
 
 
-def _part_of_band(
-    signatures: SignatureFiles, first_row: int, num_rows: int, part: int, num_parts: int
-) -> tuple[Positions, NDArray[np.uint64]]:
-    """Return the positions and band hashes of the documents in one part of a band.
+def _parts_of_band(
+    signatures: SignatureFiles, first_row: int, num_rows: int, scratch: Path
+) -> Iterator[NDArray[np.void]]:
+    """Yield the entries of all documents in a band, in parts of about `_ENTRIES` documents.
 
-    The hash of a document modulo `num_parts` is the number of the part that it belongs to.
+    Each document belongs to the part given by its hash modulo the number of parts.
     """
-    positions, hashes = [np.zeros(0, np.int64)], [np.zeros(0, np.uint64)]
-    for block_positions, block_hashes in signatures.band(first_row, num_rows):
-        chosen = block_hashes % np.uint64(num_parts) == part
-        positions.append(block_positions[chosen])
-        hashes.append(block_hashes[chosen])
-    return np.concatenate(positions), np.concatenate(hashes)
+    num_parts = max(1, -(-len(signatures) // _ENTRIES))
+    with ExitStack() as stack:
+        with writing(scratch):
+            files = [stack.enter_context(TemporaryFile(dir=scratch)) for _ in range(num_parts)]
+        for positions, hashes in signatures.band(first_row, num_rows):
+            entries = np.empty(len(positions), _ENTRY)
+            entries["position"], entries["hash"] = positions, hashes
+            parts = hashes % np.uint64(num_parts)
+            order = np.argsort(parts, kind="stable")
+            ends = np.cumsum(np.bincount(parts.astype(np.int64), minlength=num_parts))
+            with writing(scratch):
+                for file, chosen in zip(files, np.split(entries[order], ends[:-1]), strict=True):
+                    file.write(chosen.tobytes())
+        for file in files:
+            with writing(scratch):
+                file.seek(0)  # also writes buffered entries
+            yield np.fromfile(file, _ENTRY)
 
 
 def _join_similar(
