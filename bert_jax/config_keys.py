@@ -38,7 +38,7 @@ def sections(cls: type, path: str = "", default: Any = None) -> Iterator[Section
     Args:
       cls: the config dataclass.
       path: its dotted key, or "" for the whole config.
-      default: an instance whose values are the defaults. If None, they are taken from `cls`.
+      default: an instance that provides the default values; None for the defaults of `cls`.
     """
     keys = config_keys(cls)
     values = {key.name: key.default for key in keys.values()}

@@ -48,7 +48,7 @@ def add_field_options(
     Args:
       parser: the parser.
       cls: the dataclass.
-      names: the fields whose options to declare, in this order; None for all of them.
+      names: the fields to declare options for, in this order; None for all fields.
     """
     hints = typing.get_type_hints(cls)
     fields = _option_fields(cls)

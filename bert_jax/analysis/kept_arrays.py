@@ -24,7 +24,7 @@ class _Lifetimes:
     read: dict[_Part, int] = field(default_factory=dict)
 
     def add(self, number: int, line: Instruction) -> None:
-        """Record what the instruction with this number reads and writes."""
+        """Record the arrays that the instruction with this number reads and writes."""
         operands = [self.names.get(operand, []) for operand in line.operands]
         match line.opcode:
             case "parameter" | "constant":

@@ -60,9 +60,9 @@ PALLAS_TPU_SHARES = (0.30, 0.53)
 # fusions reach the full bandwidth.
 #
 # Measured: 607,000 tokens/s on an H200, with a prototype of this program and jax 0.11.2 in 2026-11.
-# The step was that of BERT-base with 128 x 512 tokens in bfloat16, cuDNN's attention, attention
-# dropout 0, hidden dropout 0.1 and one document per row. Estimated: 95.75 ms without the factor, at
-# commit 33dec6c6, which had no Pallas kernels for norms.
+# The model was BERT-base in bfloat16 with cuDNN's attention, attention dropout 0 and hidden dropout
+# 0.1, and a step had 128 x 512 tokens, with one document per row. Estimated: 95.75 ms without the
+# factor, at commit 33dec6c6, which had no Pallas kernels for norms.
 #
 # The step of a small ALBERT was also measured, on an H100 with jax 0.11.2 (experiments/gpu, phase
 # 2), but this measurement did not influence the factor.

@@ -1,4 +1,4 @@
-"""Compare the speed of corpus preparation with that of a plain `tokenizers` loop.
+"""Compare the speeds of corpus preparation and of a plain `tokenizers` loop.
 
     bert-jax bench prepare --input corpus.jsonl.xz --tokenizer vocab.txt
 

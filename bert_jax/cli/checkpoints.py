@@ -28,7 +28,7 @@ def run_status(args: argparse.Namespace) -> int:
         bert-jax status runs/mine
 
     The run may be in progress, on this machine or on another one that shares the directory. The
-    categories of time are those of Google's goodput library, over all starts of the run.
+    categories of time are the same as in Google's goodput library, over all starts of the run.
     """
     status = read_status(args.work_dir)
     print(json.dumps(status.to_json()) if args.json else status)

@@ -91,8 +91,8 @@ def probe_model(args: argparse.Namespace) -> int:
         bert-jax probe runs/mine --treebank UD_English-EWT --target tags
 
     With --target heads, the command prints the attention head that best predicts each dependency
-    relation in the treebank's test set, and compares the head's accuracy with that of the best
-    fixed offset (Clark et al. 2019, section 4.2). Layers and heads are counted from 1. With
+    relation in the treebank's test set, and compares the head's accuracy with the accuracy of the
+    best fixed offset (Clark et al. 2019, section 4.2). Layers and heads are counted from 1. With
     --target tags or relations, it trains linear classifiers of the word vectors at every layer on
     the training set. It prints their accuracy on the test set, and for comparison the accuracy with
     random weights and with shuffled labels. With --every-checkpoint, the output shows when the

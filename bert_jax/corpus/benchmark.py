@@ -1,4 +1,4 @@
-"""Compare the speed of corpus preparation with that of a plain loop over the same text."""
+"""Compare the speeds of corpus preparation and of a plain loop over the same text."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def check_language(language: str) -> None:
 
 
 def split_sentences(text: str, language: str) -> list[str]:
-    """Split a text into sentences whose concatenation is exactly the text.
+    """Split a text into sentences that, joined together, are exactly the text.
 
     White space between two sentences belongs to the first one or is a sentence on its own.
     """

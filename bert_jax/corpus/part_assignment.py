@@ -32,8 +32,8 @@ def assign_documents(
       tasks: the inputs.
       scans: the scans of the inputs.
       files: the files that machines exchange.
-      part: the index of the part whose documents to screen, and the number of parts; None if all
-        documents must already have been screened.
+      part: the part to screen, as its index and the number of parts; None if all documents must
+        already have been screened.
     """
     options = assign_options(request)
     if request.screener is None:

@@ -1,4 +1,4 @@
-"""Compare the plan of a preparation with that of an existing corpus, finished or not.
+"""Compare the plan of a preparation with the plan of an existing corpus, finished or not.
 
 A plan contains everything that determines a corpus. Its keys are tokenizer_fingerprint, options and
 sources. The sources are a list of dicts with the keys "path" and "num_bytes".

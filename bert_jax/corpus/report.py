@@ -55,7 +55,7 @@ def preparation_speed(progress: Progress, num_workers: int) -> str:
 
 
 def comparison_lines(speed: PreparationSpeed, num_workers: int) -> list[str]:
-    """Return lines that compare the speed of preparation with that of a plain loop."""
+    """Return lines that compare the speeds of preparation and of a plain loop."""
     megabytes = speed.counts.text_bytes / 1e6
     times = {"plain encode_batch": speed.plain_seconds, "prepare": speed.prepare_seconds}
     return [

@@ -134,7 +134,7 @@ class ClusterWriter:
             self.examples.append(example)
 
     def _sources(self, positions: NDArray[np.int64]) -> list[str]:
-        """Return the sources of documents, whose positions are sorted."""
+        """Return the sources of documents, given their sorted positions."""
         numbers = np.searchsorted(self._ends, positions, side="right")
         sources: list[str] = []
         starts = np.flatnonzero(np.diff(numbers, prepend=-1))

@@ -38,7 +38,7 @@ def corpus_cache(directory: str | os.PathLike[str] = "", gib: float = DEFAULT_CA
 class BucketShardFiles:
     """Local copies of the shards in a bucket, which are verified against the manifest when copied.
 
-    If the cache has room for the whole split, threads also copy shards that have not been requested
+    If the whole split fits into the cache, threads also copy shards that have not been requested
     yet. A process does not wait for these threads when it ends. Any number of processes on one host
     may share the cache. Instances are not pickled; each process makes its own.
     """

@@ -27,7 +27,7 @@ from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.validation import check_seed
 
-# These distributions of lengths, in WordPiece tokens, resemble those of English Wikipedia and
+# These distributions of lengths, in WordPiece tokens, resemble the lengths in English Wikipedia and
 # books. The mean sentence length is 25 tokens, and document lengths are log-normal with a median of
 # 350 tokens and a mean near 900.
 SENTENCE_LENGTH = (3.0, 0.65)

@@ -56,7 +56,7 @@ def placed_documents(
       kept: a boolean array [num_documents] that is true for the kept documents of the input.
       start: the state of the assignment before the input.
       options: the options of the assignment.
-      chosen: the names of the units whose documents to yield; None for all.
+      chosen: the names of the units that contain the documents to yield; None for all units.
 
     Raises:
       ValueError: the input has changed since it was scanned.

@@ -44,8 +44,8 @@ def cudnn_lines(
 ) -> list[str]:
     """Return a line about the time that cuDNN attention, which allows no dropout, would save.
 
-    The result is [] if cuDNN would not help, or if the time of the attention cannot be separated
-    from other work. Rotary positions and local attention are examples of the latter.
+    The result is [] if cuDNN would not help. It is also [] for models with rotary positions or
+    local attention, because the time of their attention cannot be separated from other work.
 
     Args:
       setup: the train-step settings, with the teacher.

@@ -27,7 +27,7 @@ class ShownToken:
 
     Attributes:
       text: the token as the model sees it.
-      state: what the masker did to the token.
+      state: how the masker treated the token.
       label: the token that the model must predict; "" for a token that is not predicted.
     """
 

@@ -107,8 +107,8 @@ class PretrainRun:
     Attributes:
       place: the directory that the run writes to.
       init_from: a work directory to load initial parameters from; "" for none.
-      stable: the checkpoint in `init_from` whose state the run starts with; None to start from
-        parameters.
+      stable: a checkpoint in `init_from` that provides the whole initial state; None to start from
+        parameters only.
       seed: the random seed for parameters and dropout.
       setup: the train-step settings, without a teacher.
       corpora: the opened corpora of the phases, in running order.

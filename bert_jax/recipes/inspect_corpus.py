@@ -32,7 +32,7 @@ def inspect_corpus(
       corpus: a directory made by `prepare`.
       source: the config of a pretraining run, which determines the masks and sentence pairs; see
         `load_config`. None for the default settings of pretraining. If no phase of the config uses
-        the corpus, the settings are those of the phase with the corpus's sequence length. Without
+        the corpus, the phase with the corpus's sequence length determines the settings. Without
         such a phase, the config must have only one phase.
       overrides: the keys to change; see `load_config`.
       num_rows: the number of rows to show.

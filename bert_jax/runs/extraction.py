@@ -49,8 +49,8 @@ class ExtractResult:
     Attributes:
       work_dir: the new work directory.
       step: the checkpoint's step.
-      averaged: the steps of all checkpoints whose parameters were averaged, in ascending order;
-        only `step` unless `extract` was called with `average`.
+      averaged: the steps of all checkpoints in the average, in ascending order; only `step` unless
+        `extract` was called with `average`.
     """
 
     work_dir: Location
@@ -84,8 +84,8 @@ def extract(
       output: the work directory to create.
       step: the checkpoint's step, "newest", or "best", which is determined by the held-out metric
         in the run's config.
-      average: the number of checkpoints whose parameters are averaged: the one at `step` and the
-        ones saved before it (Izmailov et al. 2018, "Averaging weights leads to wider optima").
+      average: the number of checkpoints to average: the one at `step` and the checkpoints saved
+        before it (Izmailov et al. 2018, "Averaging weights leads to wider optima").
       ema: whether to extract the moving average of the parameters, which a run keeps if
         `averaging.ema_decay` is not 0, instead of the parameters.
       generator: whether to extract the generator of a run that detects replaced tokens, which has

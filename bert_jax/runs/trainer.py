@@ -161,7 +161,7 @@ class Trainer:
         Args:
           loader: the batches. The batch for step n must not depend on which batches were read
             before.
-          steps: the total number of steps, including those of earlier calls with the same
+          steps: the total number of steps, including the steps of earlier calls with the same
             `work_dir`.
           work_dir: the directory to write to, or its URL in a bucket; if None, nothing is written.
           save_every: the number of steps between checkpoints.

@@ -137,8 +137,8 @@ def read_model(work_dir: Path, step: int | None = None) -> tuple[ModelConfig, di
 
     Args:
       work_dir: the work directory.
-      step: the step of the checkpoint whose model to return, since a run may change the rotary
-        angles of its encoder between phases; None for the newest checkpoint.
+      step: the step of a checkpoint; None for the newest one. The models of two checkpoints differ
+        if the run changed the rotary angles of its encoder between them.
 
     Raises:
       ValueError: there is no `model.json`, or it does not describe a model.

@@ -144,7 +144,7 @@ def local_input(path: str | os.PathLike[str], name: str = "") -> Path:
     """Return the local path of an input, after copying it from the bucket if it is a URL.
 
     The copies are kept until this process ends. In messages that pass through `local_paths.shown`,
-    such as those of the command line, URLs replace the paths of copies.
+    such as the messages of the command line, URLs replace the paths of copies.
 
     Args:
       path: the path, which is returned unchanged, or the URL of a file or a directory.

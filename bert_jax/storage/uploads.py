@@ -77,8 +77,8 @@ def check_new(url: ObjectUrl, name: str) -> None:
     """Check that a directory can be written to a URL, before any work is done.
 
     Raises:
-      ValueError: there are already objects at or below the URL, except those of an upload that was
-        interrupted, or the store does not grant access.
+      ValueError: there are already objects at or below the URL, other than the objects of an
+        interrupted upload, or the store does not grant access.
       StorageError: the store does not respond.
     """
     with naming_store_errors(name, url):

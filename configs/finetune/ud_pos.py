@@ -1,7 +1,7 @@
 """Universal Dependencies: tag each word with its part of speech (UPOS), using CoNLL-U files.
 
-Data: a treebank from https://universaldependencies.org. The default paths are those of English EWT;
-to train on another language, set the paths to the files of a treebank in that language. To predict
+Data: a treebank from https://universaldependencies.org. The default paths are for English EWT; to
+train on another language, set the paths to the files of a treebank in that language. To predict
 another column, set, for example, --config.tags.files.tag=XPOS.
 Command:
     bert-jax finetune --config configs/finetune/ud_pos.py --init DIR

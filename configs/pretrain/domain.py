@@ -1,6 +1,6 @@
 r"""Continued pretraining on text from your own domain (Gururangan et al. 2020).
 
-The settings are those of domain-adaptive pretraining in "Don't Stop Pretraining: Adapt Language
+The settings are taken from domain-adaptive pretraining in "Don't Stop Pretraining: Adapt Language
 Models to Domains and Tasks" (section 3.2, appendix B and table 13). The model is trained for 12,500
 steps (about one pass over each of the paper's corpora) with batches of 2,048 sequences (2,058 in
 table 13) of 512 tokens. The optimizer is Adam with betas of 0.9 and 0.98, an epsilon of 1e-6, a

@@ -1,6 +1,6 @@
 r"""ModernBERT-base as published (Warner et al. 2024), first stage: rows of 1,024 tokens.
 
-The hyperparameters are those of "Smarter, Better, Faster, Longer". The model is trained on 1.719
+The hyperparameters are taken from "Smarter, Better, Faster, Longer". The model is trained on 1.719
 trillion tokens in this stage, and then on longer rows with the recipe modernbert_base_long. It
 predicts 30% of the tokens, of which 80% are masked and 10% replaced, and there are no sentence
 pairs (section 2.2.2); in held-out text, it predicts 15% (as in the released configuration).
