@@ -49,7 +49,7 @@ def _process_began(status: Path = Path("/proc/self/stat")) -> float | None:
     fields = _read_text(status).rpartition(")")[2].split()
     if len(fields) < 20:
         return None
-    ticks = int(fields[19])  # This is field 22, starttime (Linux, proc(5)).
+    ticks = int(fields[19])  # Field 22 is starttime (Linux, proc(5)).
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age
 

@@ -221,7 +221,7 @@ def _cut(
     begin, before = 0, -filled  # The open unit already contains `filled` bytes.
     while begin < len(sizes):
         full = before + unit_threshold(index, unit_bytes)
-        last = int(np.searchsorted(ends, full))  # This document fills the unit.
+        last = int(np.searchsorted(ends, full))  # The document `last` fills the unit.
         units[begin : last + 1] = index
         if last >= len(sizes):
             return units, (index, int(ends[-1]) - before)

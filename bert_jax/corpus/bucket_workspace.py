@@ -207,7 +207,7 @@ class BucketWorkspace:
             if info.url.name not in {
                 *shards,
                 *manifest.filter_files,
-            }:  # Such a shard is from an empty unit or an earlier preparation.
+            }:  # A shard that is not listed is from an empty unit or an earlier preparation.
                 remove(info.url)
         self._lease.check()
         write_bytes(self._output / MANIFEST, manifest_text(manifest))

@@ -55,7 +55,7 @@ def split_sentences(text: str, language: str) -> list[str]:
     """
     sentences: list[str] = []
     start = 0
-    continues = False  # This is True if the last sentence continues at `start`.
+    continues = False  # True if the last sentence so far continues at `start`.
     while start < len(text):
         match = _BLOCK_END.search(text, start)
         end = match.end() if match else len(text)

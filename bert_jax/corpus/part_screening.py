@@ -239,7 +239,8 @@ def screen_part(
         texts = reader.read(chosen, lambda span: _is_screened(span, blocks, files))
         with sharing_blocks(files) as share:
             screen_blocks(texts, blocks, num_workers, report, share)
-    if screening := _kept(files, plan, documents):  # Another part kept the result in the meantime.
+    # Another part may have kept the combined result in the meantime.
+    if screening := _kept(files, plan, documents):
         return screening
     output = directory / f"part-{index}-of-{count}"
     screening = screener.combine(directory, _sizes(spans), output)

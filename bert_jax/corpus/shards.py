@@ -260,7 +260,7 @@ class WorkerPool:
         try:
             worker.connection.send(unit)
         except (BrokenPipeError, ConnectionResetError):
-            _receive(worker)  # This raises the error that ended the worker.
+            _receive(worker)  # `_receive` raises the error that ended the worker.
             raise
 
     def _idle(self) -> _Worker | None:

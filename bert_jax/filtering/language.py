@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from bert_jax.filtering.findings import Finding
 
-SAMPLE_CHARACTERS = 4000  # This is enough to identify a language, and most documents are longer.
+# These characters are enough to identify a language; most documents have more.
+SAMPLE_CHARACTERS = 4000
 _ADVICE = "Install it with `pip install 'bert_jax[language]'`."
 
 

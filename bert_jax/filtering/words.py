@@ -100,7 +100,7 @@ def _group_shingles(texts: Sequence[str], length: int) -> tuple[Hashes, NDArray[
     words, stops = _hash_words("\n".join(texts), ends)
     sizes = np.diff(stops, prepend=0)
     ngrams = ngram_hashes(words, length)
-    is_inside = np.ones(len(ngrams), np.bool_)  # These n-grams lie inside a single text.
+    is_inside = np.ones(len(ngrams), np.bool_)  # Only n-grams inside a single text are kept.
     across = (stops[:-1, None] - np.arange(1, length)).flatten()
     is_inside[across[(across >= 0) & (across < len(ngrams))]] = False
     found, counts = ngrams[is_inside], np.maximum(sizes - (length - 1), 0)

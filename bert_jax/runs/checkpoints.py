@@ -190,7 +190,7 @@ def step_number(work_dir: Path, step: Step) -> int:
 
 def _best(work_dir: Path) -> int:
     recorded = named_step(work_dir)
-    if recorded is not None:  # This step is recorded when a fine-tuning run ends.
+    if recorded is not None:  # A fine-tuning run records its best step when it ends.
         return recorded
     comparison = read_comparison(work_dir) or pretraining_comparison(work_dir)
     best = best_so_far(work_dir, comparison)

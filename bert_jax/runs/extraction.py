@@ -99,7 +99,7 @@ def extract(
     """
     work_dir = local_model(work_dir)
     output = parse_location(output, "--output")
-    read_model(work_dir)  # This raises an error unless `work_dir` is a work directory.
+    read_model(work_dir)  # `read_model` raises an error unless `work_dir` is a work directory.
     number = step_number(work_dir, step)
     config, origin = read_model(work_dir, number)
     tokenizer = read_tokenizer(work_dir, config.encoder)

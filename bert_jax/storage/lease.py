@@ -25,7 +25,7 @@ from bert_jax.storage.urls import ObjectUrl
 
 logger = logging.getLogger(__name__)
 
-# This time is long enough for an owner to renew its lease after a short outage of the store.
+# An owner can renew its lease within this time even after a short outage of the store.
 LEASE_SECONDS = 90.0
 RENEWAL_SECONDS = 10.0
 POLL_SECONDS = 1.0
