@@ -118,7 +118,7 @@ def without_absent_sections(cls: type, values: Mapping[str, Any]) -> dict[str, A
 
 
 def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments for `cls`, with the present section under the name of its field."""
+    """Return the arguments for `cls`, with the section that is set under its field's name."""
     for field in dataclasses.fields(cls):
         if _SECTIONS not in field.metadata:
             continue

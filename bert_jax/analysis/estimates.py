@@ -125,7 +125,7 @@ class StepEstimate:
 
     @property
     def by_method(self) -> Mapping[str, float]:
-        """The expected seconds for each method of estimating, starting with the longest."""
+        """The expected seconds for each estimation method, starting with the longest."""
         seconds: Counter[str] = Counter()
         for line in self.instructions:
             if line.seconds is not None:

@@ -55,7 +55,7 @@ _UPLOADS = 4
 
 
 class BucketShards:
-    """A keeper that uploads finished shards in threads; see `ShardKeeper`."""
+    """Uploads finished shards in background threads; see `ShardKeeper`."""
 
     def __init__(self, output: ObjectUrl, check: Callable[[], None]):
         """Find the shards that are already finished.
@@ -207,7 +207,7 @@ class BucketWorkspace:
             if info.url.name not in {
                 *shards,
                 *manifest.filter_files,
-            }:  # A shard that is not listed is from an empty unit or an earlier preparation.
+            }:  # Shards missing from the manifest are from empty units or earlier preparations.
                 remove(info.url)
         self._lease.check()
         write_bytes(self._output / MANIFEST, manifest_text(manifest))

@@ -281,8 +281,9 @@ def _best_fit(
 ) -> list[list[Fragment]]:
     """Put each fragment into the fullest open record that still has enough space."""
     records: list[list[Fragment]] = []
-    # Open records are indexed by their free space. In an integer, bit n is set if a record has n
-    # free positions. Shifting this integer and taking its lowest set bit gives the tightest fit.
+    # Open records are indexed by their free space. In the integer `spaces`, bit n is set if an open
+    # record has n free positions. Shifting this integer and taking its lowest set bit gives the
+    # tightest fit.
     by_space: list[list[int]] = [[] for _ in range(max_length + 1)]
     spaces = 0
     for fragment in fragments:

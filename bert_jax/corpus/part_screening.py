@@ -203,8 +203,8 @@ def screen_part(
 ) -> Screening:
     """Screen one part of the blocks and then any other unscreened blocks, and combine all results.
 
-    The combined result is kept, and is not computed again if another part or an earlier run of this
-    one has kept it.
+    The combined result is kept. It is not computed again if another part, or an earlier run of this
+    part, has already kept it.
 
     Args:
       screener: the settings.

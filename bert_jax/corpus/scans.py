@@ -69,7 +69,7 @@ class Scan:
     checksum: str | None
 
     def by_position(self, name: str) -> NDArray[np.uint64]:
-        """Return a column of `rows` [documents] in reading order."""
+        """Return a column of `rows` in reading order, as an array [num_documents]."""
         column = np.empty(len(self.rows), np.uint64)
         column[self.rows["position"]] = self.rows[name]
         return column

@@ -29,7 +29,7 @@ class ShardKeeper(Protocol):
 
 
 class LocalShards:
-    """A keeper that leaves the shards in the directory for unfinished work."""
+    """Leaves the shards in the directory for unfinished work; see `ShardKeeper`."""
 
     def refresh(self) -> None:
         """Do nothing."""

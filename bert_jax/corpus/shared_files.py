@@ -153,7 +153,7 @@ class BucketFiles:
         return self._listed.get(directory, (0.0, frozenset()))[1]
 
     def fetch(self, *names: str) -> None:
-        """See `SharedFiles`. A list of the objects is used for at least five seconds."""
+        """Copy finished files; see `SharedFiles`. A list of objects is reused for at least 5 s."""
         directory = names[0].rpartition("/")[0]
         if names[0] not in self._names_listed(directory):
             again, _ = self._listed.get(directory, (0.0, None))
@@ -200,7 +200,7 @@ class BucketFiles:
         self._listed.clear()
 
     def keep_shard(self, name: str) -> None:
-        """See `SharedFiles`. The files on this machine are removed."""
+        """Keep a shard; see `SharedFiles`. The files on this machine are removed."""
         self._check()
         marked = find(self._remote / f"{name}{RESULT_SUFFIX}") is not None
         upload_shard(self._work, name, self._remote, marked=marked)

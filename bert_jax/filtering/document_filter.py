@@ -19,7 +19,7 @@ from bert_jax.filtering.words import Hashes
 
 
 def clean_document(text: str, options: FilterOptions) -> str:
-    """Return a document's text; if C4's rules are enabled, without the lines that they drop."""
+    """Return a document's text, cleaned by the rules of C4 if they are enabled."""
     return clean_c4(text, options.c4) if "c4" in options.quality_rules else text
 
 

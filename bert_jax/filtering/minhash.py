@@ -106,7 +106,7 @@ def band_hashes(rows: Signatures) -> NDArray[np.uint64]:
       rows: the rows of the band, of shape (rows, num_texts).
     """
     hashes = np.full(rows.shape[1], 0xCBF29CE484222325, np.uint64)
-    # Each step is a step of FNV-1a for 16 bits, with an additional shift that mixes the bits.
+    # Apply FNV-1a to 16 bits at a time, with an additional shift that mixes the bits.
     for row in rows:
         hashes ^= row
         hashes *= np.uint64(0x9E3779B97F4A7C15)

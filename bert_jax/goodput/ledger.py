@@ -109,7 +109,7 @@ class Ledger:
         devices: str,
         processes: int,
     ) -> Iterator[None]:
-        """Write entries to the work directory until the block ends.
+        """Write entries to the work directory during a `with` block.
 
         The last entry records how the run ended: as passed to `finish`, or with the error that ends
         the block.

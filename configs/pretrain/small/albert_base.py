@@ -1,11 +1,13 @@
 r"""../albert_base.py scaled down for two CPU cores: one layer of 128 features, applied four times.
 
 As published (Lan et al. 2020, sections 3.1 and 4.1): the layers share all their parameters and are
-wider than the embeddings, the vocabulary is made with SentencePiece, up to three consecutive words
-are masked together, the model predicts the order of two segments, and the optimizer is LAMB with a
-weight decay of 0.01. Scaled down: a vocabulary of 8,000, embeddings with 64 features, 500 steps
-(10% of them warm-up) with batches of 32 rows of 128 tokens, and a peak learning rate and an
-initializer range chosen for 128 features.
+wider than the embeddings. The vocabulary is made with SentencePiece. Up to three consecutive words
+are masked together, and the model predicts the order of two segments. The optimizer is LAMB with a
+weight decay of 0.01.
+
+Scaled down: a vocabulary of 8,000, embeddings with 64 features, and 500 steps (10% of them warm-up)
+with batches of 32 rows of 128 tokens. The peak learning rate and the initializer range are chosen
+for 128 features.
 
 Corpus, here made from Python's documentation (you can use any other text):
     bert-jax demo-corpus --output corpora/small/text.jsonl

@@ -1,12 +1,13 @@
 """../bert_large.py with its two phases, scaled down for two CPU cores: 8 layers of 128 features.
 
 As published (Devlin et al. 2019, section 3 and appendix A.2): the model predicts masked tokens and
-next sentences, 90% of the steps are at length 128 and 10% at length 512, the optimizer is AdamW
-with a weight decay of 0.01, and the dropout is 0.1. Scaled down: a vocabulary of 8,000, 500 steps
-(10% of them warm-up) with batches of 32 sequences, and a peak learning rate and an initializer
-range chosen for 8 layers of 128 features. The published BERT-large is twice as deep as BERT-base
-and a third wider. Compared with the model in bert_base.py in this directory, this model is twice as
-deep and has the same width.
+next sentences. Of all steps, 90% are at length 128 and 10% at length 512. The optimizer is AdamW
+with a weight decay of 0.01, and the dropout is 0.1.
+
+Scaled down: a vocabulary of 8,000, and 500 steps (10% of them warm-up) with batches of 32
+sequences. The peak learning rate and the initializer range are chosen for 8 layers of 128 features.
+The published BERT-large is twice as deep as BERT-base and a third wider. Compared with the model in
+bert_base.py in this directory, this model is twice as deep and has the same width.
 
 Corpora: the same as for bert_base.py in this directory.
 Command:

@@ -3,10 +3,11 @@
 As published (Sanh et al. 2019, section 3): the student has half as many layers as the teacher, is
 initialized with every second layer of the teacher, and uses neither segments nor sentence pairs.
 The loss combines the cross-entropy with the teacher's predictions at temperature 2, the masked-LM
-loss, and the cosine distance to the teacher's last hidden states, with weights 5, 2 and 1. Scaled
-down: the teacher is the model trained with bert_base.py in this directory, and the student is
-trained for 500 steps (10% of them warm-up), with batches of 32 rows of 128 tokens and a peak
-learning rate chosen for 128 features.
+loss, and the cosine distance to the teacher's last hidden states, with weights 5, 2 and 1.
+
+Scaled down: the teacher is the model trained with bert_base.py in this directory. The student is
+trained for 500 steps (10% of them warm-up) with batches of 32 rows of 128 tokens. The peak learning
+rate is chosen for 128 features.
 
 Corpus and teacher:
     the commands in bert_base.py in this directory

@@ -1,10 +1,12 @@
 r"""../domain.py scaled down for two CPU cores: continued pretraining of BERT-mini.
 
 As published (Gururangan et al. 2020, section 3.2 and appendix B): the betas are 0.9 and 0.98, the
-epsilon is 1e-6, the weight decay is 0.01, and the learning rate rises over 6% of the steps and then
+epsilon is 1e-6, and the weight decay is 0.01. The learning rate rises over 6% of the steps and then
 falls linearly. Its peak is 0.8 times the peak in the model's original pretraining (0.83 times in
-the paper). Scaled down: 160 steps (about one epoch of Python's documentation) with batches of 32
-sequences of 128 tokens, and no dropout, as in this model's original pretraining.
+the paper).
+
+Scaled down: 160 steps (about one epoch of Python's documentation) with batches of 32 sequences of
+128 tokens, and no dropout, as in this model's original pretraining.
 
 Commands:
     bert-jax import experiments/finetuning/bert-mini --output models/mini

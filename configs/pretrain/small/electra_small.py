@@ -3,9 +3,10 @@ r"""../electra_small.py scaled down for two CPU cores: 2 layers of 64 features.
 As published (Clark et al. 2020, section 3.3 and table 6): the generator is as deep as the model,
 but has only a fraction of its width (here half, with one head). The two share their embeddings,
 which have half as many features as the model's hidden states. The generator sees all predicted
-tokens as [MASK], and AdamW has a weight decay of 0.01. Scaled down: a vocabulary of 1,000, 2,000
-steps (5% of them warm-up) with batches of 128 rows of 16 tokens, no dropout, and a peak learning
-rate and an initializer range chosen for 64 features.
+tokens as [MASK], and AdamW has a weight decay of 0.01.
+
+Scaled down: a vocabulary of 1,000, no dropout, and 2,000 steps (5% of them warm-up) with batches of
+128 rows of 16 tokens. The peak learning rate and the initializer range are chosen for 64 features.
 
 Two settings let the model learn within minutes. 40% of the tokens are predicted (published: 15%),
 because the model calls almost every token original if only few tokens are replaced. The weight of

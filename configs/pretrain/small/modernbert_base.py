@@ -1,13 +1,15 @@
 r"""../modernbert_base.py scaled down for two CPU cores: 4 layers of 128 features.
 
 As published (Warner et al. 2024, section 2.2.2 and table 3): the model predicts 30% of the tokens
-(15% in evaluations), the batch size grows at the start, the learning rate of StableAdamW is
-constant after its warm-up, the only dropout is 0.1 for the output of attention, and the weight
-decay is the same multiple of the learning rate. Scaled down: a vocabulary of 8,000, rows of 128
-tokens and a window of 17 tokens (both about an eighth of the published size), 500 steps with
-batches of 32 rows after 30 steps each with 8, 16 and 24 rows, and a peak learning rate and an
-initializer range chosen for 128 features. Every third layer has global attention, which means the
+(15% in evaluations), and the batch size grows at the start. The learning rate of StableAdamW is
+constant after its warm-up, and the weight decay is the same multiple of the learning rate. The only
+dropout is 0.1 for the output of attention. Every third layer has global attention, which means the
 first and the last of the four layers.
+
+Scaled down: a vocabulary of 8,000, and rows of 128 tokens with a window of 17 tokens (both about an
+eighth of the published size). The run has 500 steps: 30 each with batches of 8, 16 and 24 rows, and
+the remaining steps with 32 rows. The peak learning rate and the initializer range are chosen for
+128 features.
 
 Corpus:
     the commands in roberta_base.py in this directory

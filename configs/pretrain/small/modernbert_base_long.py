@@ -1,12 +1,14 @@
 r"""../modernbert_base_long.py scaled down for two CPU cores: rows of 1,024 tokens.
 
-As published (Warner et al. 2024, section 2.2.2 and table 3): the rows become eight times as long
-and the batches have as many tokens as before, the base of the rotary angles rises to 160,000 in the
-layers with global attention, and the learning rate is constant at first (phase1) and then falls in
+As published (Warner et al. 2024, section 2.2.2 and table 3): the rows become eight times as long,
+and the batches have as many tokens as before. The base of the rotary angles rises to 160,000 in the
+layers with global attention. The learning rate is constant at first (phase1), and then falls in
 proportion to 1 - sqrt(x), where x is the completed fraction of the decay (phase2). The peak
 learning rate is three eighths of the one in modernbert_base.py in this directory, which is the
-published ratio. Scaled down: 75 steps in phase1 and 15 steps in phase2, with batches of 4 rows.
-Both phases use the same text.
+published ratio.
+
+Scaled down: 75 steps in phase1 and 15 steps in phase2, with batches of 4 rows. Both phases use the
+same text.
 
 Corpus:
     the commands in roberta_base.py in this directory, and

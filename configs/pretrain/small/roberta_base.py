@@ -1,10 +1,12 @@
 r"""../roberta_base.py scaled down for two CPU cores: 4 layers of 128 features.
 
 As published (Liu et al. 2019): new masks are drawn in each epoch (section 4.1), attention crosses
-document boundaries and there are no sentence pairs (4.2), the vocabulary is a byte-level BPE (4.4),
-the betas are 0.9 and 0.98 (3.1), and the weight decay is 0.01, without gradient clipping (table 9).
-Scaled down: a vocabulary of 8,000, 500 steps (10% of them warm-up) with batches of 32 rows of 128
-tokens, and a peak learning rate and an initializer range chosen for 128 features.
+document boundaries, and there are no sentence pairs (4.2). The vocabulary is a byte-level BPE
+(4.4). The betas are 0.9 and 0.98 (3.1), and the weight decay is 0.01, without gradient clipping
+(table 9).
+
+Scaled down: a vocabulary of 8,000, and 500 steps (10% of them warm-up) with batches of 32 rows of
+128 tokens. The peak learning rate and the initializer range are chosen for 128 features.
 
 Corpus, here made from Python's documentation (you can use any other text):
     bert-jax demo-corpus --output corpora/small/text.jsonl
