@@ -98,7 +98,7 @@ def measure(name: str, steps: int, rows: int | None) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure the given recipes, and write results.json."""
+    """Measure the given recipes, and add their results to results.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="+", help="names of recipes in configs/pretrain")
     parser.add_argument("--output", type=Path, required=True)
@@ -106,8 +106,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="rows per batch (default: those of the recipe)")
     args = parser.parse_args()
     tune_malloc_for_training()
-    results = [measure(name, args.steps, args.rows) for name in args.models]
-    (args.output / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    path = args.output / "results.json"
+    results = json.loads(path.read_text()) if path.exists() else []
+    for name in args.models:
+        results = [each for each in results if each["model"] != name]
+        results.append(measure(name, args.steps, args.rows))
+        path.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
