@@ -227,6 +227,6 @@ class _Combination:
             shingles = ShingleFiles(paths, self._sizes)
             similarities = shingles.similarities
         find_near_duplicates(signatures, settings, clusters, self._progress, shingles)
-        for _, position in clusters.removed():
-            verdicts[position] = _NEAR_DUPLICATE
+        for pairs in clusters.removed():
+            verdicts[pairs[:, 1]] = _NEAR_DUPLICATE
         writer.write(clusters, similarities)

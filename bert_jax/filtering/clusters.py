@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import sqlite3
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.files import NotWritten, writing
+from bert_jax.files import writing
+from bert_jax.filtering.scratch import divided
 
 _PART = 1 << 20  # This many documents are processed at a time.
-_CACHE_KIB = 65_536
+_MOST_FILES = 64  # Sorting opens at most this many files at each of a few levels.
+_PAIR_BYTES = 16
 
 
 class Clusters:
@@ -70,15 +73,15 @@ class Clusters:
         first, second = sorted((self.first(position), self.first(other)))
         self._parents[second] = first
 
-    def removed(self) -> Iterator[tuple[int, int]]:
-        """Yield (first document of its cluster, document) for each document that is not the first.
+    def removed(self) -> Iterator[NDArray[np.int64]]:
+        """Yield pairs (first document of its cluster, document) of documents that are not first.
 
-        The pairs are in the order of the documents.
+        The pairs are in the order of the documents, in arrays of shape (num_pairs, 2).
         """
         for start in range(0, len(self._parents), _PART):
             part = self._parents[start : start + _PART]
             later = start + np.flatnonzero(part != np.arange(start, start + len(part)))
-            yield from zip(self.firsts(later).tolist(), later.tolist(), strict=True)
+            yield np.stack([self.firsts(later), later], axis=1)
 
     def by_first(self, batch: int) -> Iterator[NDArray[np.int64]]:
         """Yield the pairs of `removed` in arrays of shape (at most `batch`, 2).
@@ -88,27 +91,41 @@ class Clusters:
         Raises:
           NotWritten: the disk is full.
         """
-        path = self._path.with_suffix(".sqlite")
-        path.unlink(missing_ok=True)
-        database = sqlite3.connect(path, isolation_level=None)
-        try:
-            for setting in (
-                "journal_mode = OFF",
-                "synchronous = OFF",
-                f"cache_size = -{_CACHE_KIB}",
-            ):
-                database.execute(f"PRAGMA {setting}")
-            database.execute(
-                "CREATE TABLE pairs (first INTEGER, position INTEGER, "
-                "PRIMARY KEY (first, position)) WITHOUT ROWID"
-            )
-            database.execute("BEGIN")
-            database.executemany("INSERT INTO pairs VALUES (?, ?)", self.removed())
-            rows = database.execute("SELECT * FROM pairs ORDER BY first, position")
-            while pairs := rows.fetchmany(batch):
-                yield np.array(pairs, np.int64)
-        except sqlite3.OperationalError as error:
-            raise NotWritten(path, str(error)) from error
-        finally:
-            database.close()
-            path.unlink(missing_ok=True)
+        total, num_documents = sum(len(pairs) for pairs in self.removed()), len(self._parents)
+        for pairs in _sort(self.removed(), total, 0, num_documents, self.directory):
+            for start in range(0, len(pairs), batch):
+                yield pairs[start : start + batch]
+
+
+def _sort(
+    chunks: Iterator[NDArray[np.int64]], total: int, low: int, high: int, directory: Path
+) -> Iterator[NDArray[np.int64]]:
+    """Sort pairs by their first document, and yield them in arrays of at most `_PART` pairs.
+
+    More pairs are divided into files by ranges of first documents, and each file is sorted.
+
+    Args:
+      chunks: the pairs, in the order of their second documents.
+      total: the number of pairs.
+      low: the lowest possible first document.
+      high: the position just past the highest possible first document.
+      directory: a directory for temporary files.
+    """
+    if total <= _PART:
+        pairs = np.concatenate([np.zeros((0, 2), np.int64), *chunks])
+        yield pairs[np.argsort(pairs[:, 0], kind="stable")]
+    elif high - low == 1:
+        yield from chunks  # a single cluster, whose pairs are already sorted
+    else:
+        num_parts = min(high - low, _MOST_FILES, 2 + 2 * total // _PART)
+        width = -(-(high - low) // num_parts)
+        keyed = ((pairs, (pairs[:, 0] - low) // width) for pairs in chunks)
+        with divided(keyed, num_parts, directory) as files:
+            for start, file in zip(range(low, high, width), files, strict=False):
+                size = os.fstat(file.fileno()).st_size // _PAIR_BYTES
+                yield from _sort(_read(file), size, start, min(high, start + width), directory)
+
+
+def _read(file: IO[bytes]) -> Iterator[NDArray[np.int64]]:
+    while len(pairs := np.fromfile(file, np.int64, 2 * _PART)):
+        yield pairs.reshape(-1, 2)

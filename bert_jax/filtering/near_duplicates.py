@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.files import writing
 from bert_jax.filtering.clusters import Clusters
 from bert_jax.filtering.exact_similarity import ShingleFiles
 from bert_jax.filtering.minhash import MinHash, Signatures, band_hashes, has_words, similarities
+from bert_jax.filtering.scratch import divided
 
 Positions = NDArray[np.int64]
 # A function that returns the similarities of pairs of documents, given as (num_pairs, 2).
@@ -150,21 +148,15 @@ def _parts_of_band(
     Each document belongs to the part given by its hash modulo the number of parts.
     """
     num_parts = max(1, -(-len(signatures) // _ENTRIES))
-    with ExitStack() as stack:
-        with writing(scratch):
-            files = [stack.enter_context(TemporaryFile(dir=scratch)) for _ in range(num_parts)]
+
+    def chunks() -> Iterator[tuple[NDArray[np.void], Positions]]:
         for positions, hashes in signatures.band(first_row, num_rows):
             entries = np.empty(len(positions), _ENTRY)
             entries["position"], entries["hash"] = positions, hashes
-            parts = hashes % np.uint64(num_parts)
-            order = np.argsort(parts, kind="stable")
-            ends = np.cumsum(np.bincount(parts.astype(np.int64), minlength=num_parts))
-            with writing(scratch):
-                for file, chosen in zip(files, np.split(entries[order], ends[:-1]), strict=True):
-                    file.write(chosen.tobytes())
+            yield entries, (hashes % np.uint64(num_parts)).astype(np.int64)
+
+    with divided(chunks(), num_parts, scratch) as files:
         for file in files:
-            with writing(scratch):
-                file.seek(0)  # also writes buffered entries
             yield np.fromfile(file, _ENTRY)
 
 

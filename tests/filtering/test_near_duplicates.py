@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_jax.filtering import clusters as clusters_module
 from bert_jax.filtering import near_duplicates
 from bert_jax.filtering.clusters import Clusters
 from bert_jax.filtering.minhash import MinHash
@@ -26,7 +27,7 @@ def find(texts: Sequence[str], folder: Path, sizes: Sequence[int]) -> list[tuple
     clusters = Clusters(folder / "parents.bin", len(texts))
     find_near_duplicates(SignatureFiles(paths, sizes), SETTINGS, clusters)
     pairs = [pair for batch in clusters.by_first(2) for pair in batch.tolist()]
-    assert sorted(map(list, clusters.removed())) == pairs
+    assert sorted(pair for each in clusters.removed() for pair in each.tolist()) == pairs
     return [
         (first, [member for _, member in each]) for first, each in groupby(pairs, itemgetter(0))
     ]
@@ -73,6 +74,26 @@ def test_a_large_bucket_is_one_cluster(tmp_path: Path, monkeypatch: pytest.Monke
     random = np.random.default_rng(2)
     text = random_text(random, 100)
     assert find([text] * 500, tmp_path, [250, 250]) == [(0, list(range(1, 500)))]
+
+
+@pytest.mark.parametrize("part", [1, 7, 1 << 20])
+def test_clusters_are_sorted_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    """One cluster contains most documents, so the parts are divided repeatedly."""
+    monkeypatch.setattr(clusters_module, "_PART", part)
+    monkeypatch.setattr(clusters_module, "_MOST_FILES", 3)
+    random = np.random.default_rng(4)
+    clusters = Clusters(tmp_path / "parents.bin", 100)
+    firsts = np.arange(100)
+    for position in range(20, 100):
+        firsts[position] = 13 if random.random() < 0.6 else random.integers(20)
+        clusters.join(position, int(firsts[position]))
+    expected = sorted((int(firsts[position]), position) for position in range(20, 100))
+    batches = list(clusters.by_first(5))
+    assert np.concatenate(batches).tolist() == [list(pair) for pair in expected]
+    assert max(map(len, batches)) <= 5
+    assert [path.name for path in tmp_path.iterdir()] == ["parents.bin"]
 
 
 def test_no_documents_give_no_clusters(tmp_path: Path) -> None:
