@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -17,7 +17,7 @@ from bert_jax.files import writing
 @contextmanager
 def divided(
     chunks: Iterable[tuple[NDArray[Any], NDArray[np.int64]]], num_parts: int, directory: Path
-) -> Iterator[list[IO[bytes]]]:
+) -> Iterator[Sequence[IO[bytes]]]:
     """Yield one temporary file per part, which contains the rows of this part in their order.
 
     Args:
