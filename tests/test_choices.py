@@ -53,7 +53,7 @@ def config_fields() -> dict[str, set[Values]]:
     return values_by_field
 
 
-# Heads are left out, since code that depends on the head belongs to a registered kind of task.
+# Heads are left out, since code that depends on the head belongs in a task's own module.
 FIELDS = {name: values for name, values in config_fields().items() if name != "head"}
 
 

@@ -42,7 +42,7 @@ CUDNN_TFLOPS: Mapping[int, tuple[float, float]] = {
 }
 PALLAS_GPU_TFLOPS = (282, 198)
 _H100_TFLOPS = 989.5
-# The time for starting a kernel, as in XLA's cost model (kKernelLaunchOverhead).
+# The time it takes to start a kernel, as in XLA's cost model (kKernelLaunchOverhead).
 _LAUNCH_SECONDS = 1e-6
 # The peaks relative to bfloat16, from NVIDIA's H100 and H200 datasheets.
 _PEAK_FACTORS = {"f8": 2.0, "f32": 0.5}

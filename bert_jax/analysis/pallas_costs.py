@@ -41,7 +41,7 @@ def _mean(works: list[Work]) -> Work:
 
 
 def _work(call: Any) -> Work | None:
-    """Return the work of a call, from its cost estimate or by counting; None if unknown."""
+    """Return how much work a call does, estimated or counted; None if this is unknown."""
     cost, grid = call.params["cost_estimate"], call.params["grid_mapping"].grid
     if cost is not None:
         return Work(cost.flops, cost.bytes_accessed)

@@ -1,4 +1,4 @@
-"""Let several parts of a preparation write to the same URL.
+"""Let the processes that prepare the parts of a corpus write to the same URL.
 
 Each part holds its own lease, OUTPUT/.work/part-I-of-N.lease, so that it does not run twice at
 once. There is another lease for preparations that are not divided into parts. Each process first

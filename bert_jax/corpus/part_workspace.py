@@ -1,4 +1,4 @@
-"""Let several parts of a preparation work in the same directory."""
+"""Let the processes that prepare the parts of a corpus share a directory."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _MAX_NAMES = 5
 
 @dataclass(frozen=True)
 class Part:
-    """One of several parts of a preparation.
+    """One of several parts of a corpus, each prepared by its own process.
 
     Attributes:
       index: the index of the part, from 0.

@@ -92,7 +92,7 @@ class Ledger:
                 self._seconds[target] = self._seconds.get(target, 0.0) + seconds
 
     def trained(self, *, tokens: float, positions: float, flops: float) -> None:
-        """Add the amount of training since the last call; see `Entry`."""
+        """Add the training done since the last call; see `Entry`."""
         with self._lock:
             self._tokens += tokens
             self._positions += positions

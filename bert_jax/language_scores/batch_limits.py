@@ -102,7 +102,7 @@ class BatchLimits:
           sizes: [rows] token counts, at most `max_positions`.
           num_lengths: the maximum number of row lengths.
           weights: see `choose_lengths`.
-          multiple: a number that divides every row length except a capped one.
+          multiple: a number; every row length is a multiple of it, except one that is capped.
         """
         lengths = choose_lengths(sizes, num_lengths, weights=weights, multiple=multiple)
         return tuple(min(length, self.max_positions) for length in lengths)

@@ -38,7 +38,7 @@ from bert_jax.models.options import (
 
 @dataclass(frozen=True)
 class ComputeConfig:
-    """Options for computing an encoder, which affect speed and memory but not the parameters.
+    """Options for how an encoder is run, which affect speed and memory but not the parameters.
 
     Attributes:
       dtype: dtype of activations and matmuls. Parameters, softmax, norm statistics and losses stay

@@ -89,7 +89,7 @@ class Rows:
     """The properties of the rows that a kernel is compiled for.
 
     Attributes:
-      length: the number of tokens in a row.
+      length: the number of tokens per row.
       scale: the factor from the dot product of a query and a key to their score.
       reach: the number of tokens on each side that a token sees; None for all.
       rate: the dropout rate; 0 without dropout.

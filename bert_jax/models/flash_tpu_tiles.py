@@ -24,13 +24,13 @@ class Plan(NamedTuple):
     """The sizes that determine how a call is split into programs, known at compile time.
 
     Attributes:
-      length: the number of tokens in a row.
+      length: the number of tokens per row.
       padded: `length`, rounded up to whole tiles.
       head_dim: the size of a head.
       lanes: the number of lanes in a block of heads.
       blocks: the number of blocks of heads.
       group: the number of blocks of heads that a program computes.
-      queries: the number of queries that a program computes.
+      queries: the number of queries that a program processes.
       rate: the dropout rate.
       masked: whether there are segments.
     """

@@ -41,7 +41,7 @@ class FlashKernels(Protocol):
         """Return the reason why these sizes are not supported, as a clause; None if they are.
 
         Args:
-          length: the number of tokens in a row.
+          length: the number of tokens per row.
           head_dim: the dimension of a head.
           window: see `forward`.
         """

@@ -34,7 +34,7 @@ class Blocks:
     """How a row is cut into blocks of queries.
 
     Attributes:
-      length: the number of tokens in a row.
+      length: the number of tokens per row.
       count: the number of blocks.
       size: the number of queries in a block. The last block may extend past the end of the row.
       overlap: the number of keys on each side of a block that its band includes; 0 if a single

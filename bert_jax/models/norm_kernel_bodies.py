@@ -70,7 +70,7 @@ class _Dropout:
       token: the tokens' indices, int32.
       valid: whether each index belongs to an existing token, since the last block may extend past
         the end.
-      length: the number of tokens in a row.
+      length: the number of tokens per row.
       dim: the size of a vector.
       rate: the dropout rate.
     """
@@ -135,7 +135,7 @@ def forward_kernel(
         [vectors].
       settings: the constants to compile with.
       tokens: the number of all tokens; the last block may extend past it.
-      length: the number of tokens in a row.
+      length: the number of tokens per row.
     """
     mean_ref, inverse_ref = statistics
     rows, dim = x_ref.shape
@@ -196,7 +196,7 @@ def backward_kernel(
       sums_ref: receives the block's part of the gradients of the parameters, [parameters, dim].
       settings: the constants to compile with.
       tokens: the number of all tokens; the last block may extend past it.
-      length: the number of tokens in a row.
+      length: the number of tokens per row.
       rows: the number of vectors to process at a time.
     """
     per_block, dim = total_ref.shape

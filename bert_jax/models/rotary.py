@@ -48,7 +48,7 @@ def rotation(position_ids: jax.Array | None, length: int, head_dim: int, theta: 
 
     Args:
       position_ids: [batch, length], or None for 0, 1, 2, ...
-      length: the number of tokens in a row.
+      length: the number of tokens per row.
       head_dim: the dimension of an attention head, which is even.
       theta: the base of the angles.
     """

@@ -86,8 +86,8 @@ class PretrainConfig:
         randomly initialized. If the loaded model has fewer positions than this config's model, its
         position embeddings are repeated.
       decay_from: the step of a checkpoint in `init_from`. The run starts with the full state of
-        this checkpoint (parameters, optimizer state and step), and consists only of the decay of
-        schedule "wsd", which must begin at this step. The result is exactly the same as if one run
+        this checkpoint (parameters, optimizer state and step), and consists only of the decay
+        phase of the "wsd" schedule, which must begin at this step. The result is exactly the same as if one run
         had trained all steps with this config. 0 to start at step 0, with the newest parameters in
         `init_from`.
       sentence_pairs: "next_sentence" or "sentence_order" to train on segment pairs with that loss;

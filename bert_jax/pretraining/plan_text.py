@@ -108,7 +108,7 @@ def total_lines(
     """Describe the estimated and the minimum time of the whole run, if they are known.
 
     Args:
-      plans: the phases, all of which compiled.
+      plans: the plans of the phases, which have all been compiled.
       devices: the devices of the topology.
       price: the price of a chip per hour in USD, to describe the cost as well; None for no cost.
     """

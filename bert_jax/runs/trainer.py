@@ -176,7 +176,7 @@ class Trainer:
           ValueError: `work_dir` belongs to another training run, the batch size cannot be split
             over the mesh, or an argument requires `work_dir`.
           TrainingDiverged: a metric or the state to save became NaN or infinite, or the run has
-            diverged more often than `divergence` allows. It is a ValueError.
+            diverged again after the maximum number of rollbacks. It is a ValueError.
           CheckpointNotSaved: a checkpoint could not be written.
         """
         if min(steps, save_every, report_every) < 1:

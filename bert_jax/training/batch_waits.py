@@ -56,7 +56,7 @@ class BatchWaits:
             self._watch.start(self._running)
 
     def end(self) -> float:
-        """End the wait, and return for how many seconds the devices had nothing to do."""
+        """End the wait, and return how many seconds the devices were idle."""
         now = time.perf_counter()
         waited, running = now - self._began, self._running
         self._ledger.switch(COMPILATION if self._compiles else PRODUCTIVE)

@@ -149,8 +149,8 @@ class Trainer:
 
         Raises:
           TrainingDiverged: a metric or the state to save became NaN or infinite, or the run has
-            diverged more often than it may roll back; the message names the step and the metric.
-            Earlier checkpoints are intact.
+            diverged again after the maximum number of rollbacks. The message contains the step and
+            the metric. Earlier checkpoints are intact.
           CheckpointNotSaved: a checkpoint could not be written; this is raised at the next step.
         """
         self._state, restored = state, False

@@ -52,7 +52,7 @@ class Sentences(torch.utils.data.Dataset):
 
 
 class OurBatches(torch.utils.data.Sampler):
-    """The batches that bert_jax makes; each iteration yields the next epoch's batches."""
+    """The batches that bert_jax makes; each pass over the object yields one epoch."""
 
     def __init__(self, lengths: np.ndarray, batch_size: int, seed: int):
         self._plan = ByLength(lengths, choose_lengths(lengths, SHAPES), batch_size, seed)

@@ -1,4 +1,4 @@
-"""Make invalid paths, names and options, such as URLs, hub-like names and repeated options."""
+"""Generate invalid paths, names and options, such as URLs, hub-like names and repeated options."""
 
 from __future__ import annotations
 

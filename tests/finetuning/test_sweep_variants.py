@@ -52,7 +52,7 @@ def no_programs_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def toy(toy: Toy, make_source) -> Toy:
-    """Return the toy tasks with a model that has two layers."""
+    """Return the toy tasks with a two-layer model."""
     return dataclasses.replace(toy, source=make_source(num_layers=2))
 
 

@@ -1,4 +1,4 @@
-"""Test importing checkpoints like Google's, with optimizer slots and TensorFlow's names."""
+"""Test importing Google-style checkpoints, with optimizer slots and TensorFlow variable names."""
 
 from __future__ import annotations
 
