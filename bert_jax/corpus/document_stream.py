@@ -103,8 +103,8 @@ class StreamCounts:
       screened_out: the number of documents removed by filters or as near-duplicates.
       heldout_repeats: the number of documents removed because a held-out one has the same text.
       left_out_bytes: the size of the removed documents in UTF-8.
-      lowest_hash: the lowest document hash, from 0 to 1. If a split is empty, the error message uses
-        it to suggest another fraction.
+      lowest_hash: the lowest document hash, from 0 to 1. If a split is empty, the error message
+        uses it to suggest another fraction.
       highest_hash: the highest document hash, from 0 to 1.
     """
 

@@ -87,9 +87,9 @@ class PretrainConfig:
         position embeddings are repeated.
       decay_from: the step of a checkpoint in `init_from`. The run starts with the full state of
         this checkpoint (parameters, optimizer state and step), and consists only of the decay
-        phase of the "wsd" schedule, which must begin at this step. The result is exactly the same as if one run
-        had trained all steps with this config. 0 to start at step 0, with the newest parameters in
-        `init_from`.
+        phase of the "wsd" schedule, which must begin at this step. The result is exactly the same
+        as if one run had trained all steps with this config. 0 to start at step 0, with the newest
+        parameters in `init_from`.
       sentence_pairs: "next_sentence" or "sentence_order" to train on segment pairs with that loss;
         "none" to train with only the masked-LM loss.
       join_documents: whether the documents packed into a row attend to each other (RoBERTa). If
