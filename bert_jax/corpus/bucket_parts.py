@@ -32,6 +32,7 @@ from bert_jax.corpus.plans import (
 from bert_jax.corpus.shared_files import BucketFiles
 from bert_jax.corpus.workspace import PLAN, WORK
 from bert_jax.storage.errors import ConflictError
+from bert_jax.storage.exclusive_writes import ExclusiveWriter
 from bert_jax.storage.lease import Lease, wait_until_free
 from bert_jax.storage.objects import find, list_directory, write_bytes
 from bert_jax.storage.store import ABSENT
@@ -85,8 +86,9 @@ class BucketPartWorkspace:
             self._check_plan()
             write_bytes(self._remote / f"{self._name}.lock", "")  # see `numbers_of_parts`
             self.work = stack.enter_context(local_work(self._output, self._name))
-            self.files = BucketFiles(self.work, self._remote, self._lease.check)
-            self.keeper = BucketShards(self._output, self._lease.check)
+            writer = ExclusiveWriter(self._lease)
+            self.files = BucketFiles(self.work, self._remote, writer)
+            self.keeper = BucketShards(self._output, writer)
             stack.callback(self.keeper.close)
             self._stack = stack.pop_all()
         return self

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -34,6 +34,7 @@ from bert_jax.corpus.workspace import PLAN, SCREENED, WORK, has_corpus
 from bert_jax.files import temporary_beside, writing
 from bert_jax.json_files import parse_json_object
 from bert_jax.local_paths import cache_directory, make_directory
+from bert_jax.storage.exclusive_writes import ExclusiveWriter
 from bert_jax.storage.lease import Lease, wait_until_free
 from bert_jax.storage.objects import (
     find,
@@ -42,10 +43,8 @@ from bert_jax.storage.objects import (
     read_range,
     remove,
     remove_all,
-    upload,
-    write_bytes,
 )
-from bert_jax.storage.store import ObjectInfo
+from bert_jax.storage.store import ABSENT, ObjectInfo
 from bert_jax.storage.urls import Location, ObjectUrl
 
 LEASE = "lease"
@@ -57,14 +56,14 @@ _UPLOADS = 4
 class BucketShards:
     """Uploads finished shards in background threads; see `ShardKeeper`."""
 
-    def __init__(self, output: ObjectUrl, check: Callable[[], None]):
+    def __init__(self, output: ObjectUrl, writer: ExclusiveWriter):
         """Find the shards that are already finished.
 
         Args:
           output: the URL of the corpus.
-          check: called before every upload; raises an error if this process may no longer write.
+          writer: writes the objects.
         """
-        self._output, self._check = output, check
+        self._output, self._writer = output, writer
         self.refresh()
         self._threads = ThreadPoolExecutor(_UPLOADS, thread_name_prefix="upload")
         self._pending: deque[Future[None]] = deque()
@@ -101,9 +100,8 @@ class BucketShards:
         self._pending.append(self._threads.submit(self._upload, work, name))
 
     def _upload(self, work: Path, name: str) -> None:
-        self._check()
         marked = f"{name}{RESULT_SUFFIX}" in self._marked
-        upload_shard(work, name, self._output / WORK, marked=marked)
+        upload_shard(work, name, self._output / WORK, self._writer, marked=marked)
 
     def wait(self) -> None:
         """Wait until all shards have been uploaded.
@@ -142,6 +140,7 @@ class BucketWorkspace:
         self._output, self._plan = output, plan
         self._remote = output / WORK
         self._lease = Lease(self._remote / LEASE, "preparation", f"output={output}")
+        self._writer = ExclusiveWriter(self._lease)
         self._stack = ExitStack()
 
     def __enter__(self) -> BucketWorkspace:
@@ -161,25 +160,27 @@ class BucketWorkspace:
                 raise ValueError(finished_meanwhile(self._output))
             self._check_plan()
             self.work = stack.enter_context(local_work(self._output, "all"))
-            self.files = BucketFiles(self.work, self._remote, self._lease.check)
-            self.keeper = BucketShards(self._output, self._lease.check)
+            self.files = BucketFiles(self.work, self._remote, self._writer)
+            self.keeper = BucketShards(self._output, self._writer)
             stack.callback(self.keeper.close)
             self._stack = stack.pop_all()
         return self
 
     def _check_plan(self) -> None:
         url = self._remote / PLAN
-        if find(url) is None:
+        info = find(url)
+        if info is None:
             check_empty(self._output)
             # These results may come from a preparation with other options.
-            remove_results(self._output)
+            self._remove_results()
         else:
             existing = read_plan(url)
             ignored = IGNORED_IF_UNFINISHED
             if differences := plan_differences(existing, self._plan, ignored=ignored):
                 if any(info.url.suffix == ".arrayrecord" for info in list_objects(self._output)):
                     raise ValueError(different_settings(self._output, differences, self._remote))
-        write_bytes(url, json.dumps(self._plan, indent=1))
+        version = ABSENT if info is None else info.version
+        self._writer.write(url, json.dumps(self._plan, indent=1), version)
 
     def discard(self) -> None:
         """Remove all objects of a preparation that cannot be resumed.
@@ -190,29 +191,34 @@ class BucketWorkspace:
         self.keeper.close()
         for info in list_directory(self._output)[0]:
             if info.url.suffix == ".arrayrecord":
-                remove(info.url)
-        remove_results(self._output)
-        remove(self._remote / PLAN)
+                self._writer.remove(info.url, info.version)
+        self._remove_results()
+        remove(self._remote / PLAN, check=self._lease.check)
 
     def publish(self, manifest: Manifest) -> None:
         """Upload the tokenizer and other files and, after these uploads, the manifest."""
         self.keeper.wait()
-        self._lease.check()
         for name in manifest.filter_files:
-            upload(self.work / SCREENED / name, self._output / name)
+            self._writer.upload(self.work / SCREENED / name, self._output / name)
         for file in sorted((self.work / TOKENIZER).iterdir()):
-            upload(file, self._output / TOKENIZER / file.name)
+            self._writer.upload(file, self._output / TOKENIZER / file.name)
         shards = {shard.name for shard in (*manifest.train.shards, *manifest.heldout.shards)}
         for info in list_directory(self._output)[0]:
             if info.url.name not in {
                 *shards,
                 *manifest.filter_files,
             }:  # Shards missing from the manifest are from empty units or earlier preparations.
-                remove(info.url)
-        self._lease.check()
-        write_bytes(self._output / MANIFEST, manifest_text(manifest))
-        remove_results(self._output)
-        remove(self._remote / PLAN)
+                self._writer.remove(info.url, info.version)
+        self._lease.confirm()
+        self._writer.write(self._output / MANIFEST, manifest_text(manifest))
+        self._remove_results()
+        remove(self._remote / PLAN, check=self._lease.check)
+
+    def _remove_results(self) -> None:
+        """Remove everything in OUTPUT/.work except the plan and the lease, but not the shards."""
+        kept = (self._remote / PLAN, self._remote / LEASE)
+        urls = [info.url for info in list_objects(self._remote) if info.url not in kept]
+        remove_all(urls, check=self._lease.check)
 
     def __exit__(
         self,
@@ -257,12 +263,6 @@ def part_leases(output: ObjectUrl) -> list[ObjectUrl]:
     """Return the URLs of the leases of parts, which may have expired."""
     infos = list_directory(output / WORK)[0]
     return [info.url for info in infos if info.url.suffix == ".lease"]
-
-
-def remove_results(output: ObjectUrl) -> None:
-    """Remove everything in OUTPUT/.work except the plan and the lease, but not the shards."""
-    kept = (output / WORK / PLAN, output / WORK / LEASE)
-    remove_all([info.url for info in list_objects(output / WORK) if info.url not in kept])
 
 
 def check_outside_bucket_corpora(url: ObjectUrl, name: str) -> None:

@@ -22,6 +22,7 @@ from bert_jax.corpus.shards import ShardSettings
 from bert_jax.corpus.workspace import WORK, Workspace, check_outside_corpora
 from bert_jax.processes import check_workers
 from bert_jax.storage.errors import naming_store_errors
+from bert_jax.storage.lease import LeaseLostError
 from bert_jax.storage.objects import find
 from bert_jax.storage.urls import Location, ObjectUrl, parse_location
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -143,6 +144,8 @@ def advising_to_resume(output: Location) -> Iterator[None]:
     """Make the message of any OSError in a `with` block mention that finished shards are kept."""
     try:
         yield
+    except LeaseLostError:
+        raise
     except OSError as error:
         advice = "Fix the cause, and run the same command again to resume"
         raise OSError(

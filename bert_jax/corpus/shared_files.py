@@ -12,7 +12,6 @@ import hashlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -23,8 +22,9 @@ from typing import Protocol
 from bert_jax.files import temporary_beside, writing
 from bert_jax.local_paths import cache_directory, make_directory
 from bert_jax.storage.errors import ConflictError, MissingObjectError
+from bert_jax.storage.exclusive_writes import ExclusiveWriter
 from bert_jax.storage.locations import copy_object, copy_version
-from bert_jax.storage.objects import find, list_objects, remove, upload, write_bytes
+from bert_jax.storage.objects import find, list_objects, remove
 from bert_jax.storage.store import ObjectInfo
 from bert_jax.storage.urls import ObjectUrl, parse_location
 
@@ -118,15 +118,15 @@ class SameDirectory:
 class BucketFiles:
     """The files of machines that share a URL; see `SharedFiles`."""
 
-    def __init__(self, work: Path, remote: ObjectUrl, check: Callable[[], None] = lambda: None):
+    def __init__(self, work: Path, remote: ObjectUrl, writer: ExclusiveWriter):
         """Create the object without reading any files.
 
         Args:
           work: the directory on this machine.
           remote: the URL of the directory for unfinished work, OUTPUT/.work.
-          check: called before every upload; raises an error if this process may no longer write.
+          writer: writes the objects.
         """
-        self._work, self._remote, self._check = work, remote, check
+        self._work, self._remote, self._writer = work, remote, writer
         # A dict from a directory to the time when its objects may be listed again, and their names.
         self._listed: dict[str, tuple[float, frozenset[str]]] = {}
 
@@ -182,18 +182,17 @@ class BucketFiles:
 
     def share(self, *names: str) -> None:
         """See `SharedFiles`."""
-        self._check()
         if names[0] in self._names_listed(names[0].rpartition("/")[0]):
             # The object marks earlier content of these files as finished.
-            remove(self._remote / names[0])
+            remove(self._remote / names[0], check=self._writer.check)
         for name in reversed(names):
             if (self._work / name).is_file():
-                upload(self._work / name, self._remote / name)
+                self._writer.upload(self._work / name, self._remote / name)
 
     def remove(self, name: str) -> None:
         """See `SharedFiles`."""
         (self._work / name).unlink(missing_ok=True)
-        remove(self._remote / name)
+        remove(self._remote / name, check=self._writer.check)
 
     def forget(self) -> None:
         """See `SharedFiles`."""
@@ -201,18 +200,20 @@ class BucketFiles:
 
     def keep_shard(self, name: str) -> None:
         """Keep a shard; see `SharedFiles`. The files on this machine are removed."""
-        self._check()
         marked = find(self._remote / f"{name}{RESULT_SUFFIX}") is not None
-        upload_shard(self._work, name, self._remote, marked=marked)
+        upload_shard(self._work, name, self._remote, self._writer, marked=marked)
 
 
-def upload_shard(work: Path, name: str, remote: ObjectUrl, *, marked: bool) -> None:
+def upload_shard(
+    work: Path, name: str, remote: ObjectUrl, writer: ExclusiveWriter, *, marked: bool
+) -> None:
     """Upload the shard of a unit to the corpus, and then its result, and remove both files.
 
     Args:
       work: the directory that contains the files.
       name: the name of the unit.
       remote: the URL of the directory for unfinished work.
+      writer: writes the objects.
       marked: whether there is already a result, which describes an earlier shard.
 
     Raises:
@@ -220,9 +221,9 @@ def upload_shard(work: Path, name: str, remote: ObjectUrl, *, marked: bool) -> N
     """
     shard, result = work / f"{name}{SHARD_SUFFIX}", work / f"{name}{RESULT_SUFFIX}"
     if marked:
-        remove(remote / result.name)
-    upload(shard, remote.parent / shard.name)
-    write_bytes(remote / result.name, result.read_bytes())
+        remove(remote / result.name, check=writer.check)
+    writer.upload(shard, remote.parent / shard.name)
+    writer.upload(result, remote / result.name)
     shard.unlink()
     result.unlink()
 
@@ -264,4 +265,4 @@ def _files_of_process(place: WorkPlace, process: int) -> SharedFiles:
         stack = ExitStack()
         work = stack.enter_context(temporary_beside(local, directory=True))
     atexit.register(stack.close)
-    return BucketFiles(work, location)
+    return BucketFiles(work, location, ExclusiveWriter(None))

@@ -1,22 +1,24 @@
 """Describe how a run is stored in a bucket, and list its files in the bucket.
 
-Files have the same names as in a work directory, with three exceptions. A checkpoint has an
-additional file, `COMMIT_NAME`, which is written after all its other files and removed before them.
-Checkpoints without this file are ignored, unless the whole directory was copied from a disk. A log
-such as metrics.jsonl is split into parts in a directory such as metrics.parts (see `bucket_logs`).
-The lease in `LEASE_NAME` names the process that writes to the run.
+Files have the same names as in a work directory, with three exceptions. The files of a checkpoint
+are in a directory that is named after its step and the process that wrote it. Only the checkpoints
+listed in `INDEX_NAME` count (see `run_index`), unless the whole directory was copied from a disk. A
+log such as metrics.jsonl is split into parts in a directory such as metrics.parts (see
+`bucket_logs`). The lease in `LEASE_NAME` names the process that writes to the run.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from bert_jax.goodput.entries import GOODPUT_NAME
+from bert_jax.runs.run_index import INDEX_NAME, RESTORE, read_index
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, MODEL_NAME
 from bert_jax.storage.objects import find, list_objects
-from bert_jax.storage.store import ObjectInfo
+from bert_jax.storage.store import ABSENT, ObjectInfo
 from bert_jax.storage.urls import ObjectUrl
 from bert_jax.training.checkpoint_files import ASIDE_NAME
 from bert_jax.training.downstream_log import DOWNSTREAM_LOG_NAME
@@ -24,10 +26,10 @@ from bert_jax.training.heartbeat import HEARTBEAT_NAME
 from bert_jax.training.metrics_log import LOG_NAME
 
 LEASE_NAME = ".lease"
-COMMIT_NAME = "committed.json"
 LOGS = (LOG_NAME, GOODPUT_NAME, DOWNSTREAM_LOG_NAME)
 # Entries of a run that was killed before it wrote its model description or a checkpoint.
 _OF_UNSTARTED_RUNS = {LEASE_NAME, HEARTBEAT_NAME, CHECKPOINTS_NAME, "tensorboard", "profile"}
+_DIRECTORY = re.compile(r"(\d+)\.\d+\.\d+")  # see `RunIndex.new_directory`
 
 
 def parts_name(log: str) -> str:
@@ -49,9 +51,8 @@ class Layout:
         attributes below.
       logs: a dict from a log's name to its parts.
       checkpoints: the files of complete checkpoints, keyed by step. The files of one checkpoint are
-        a dict from name to object, without `COMMIT_NAME`.
-      unmarked: the steps in `checkpoints` that have no `COMMIT_NAME`, because the directory was
-        copied from a disk.
+        a dict from name to object.
+      directories: a dict from step to the URL of the directory with these files.
       unfinished: the objects of checkpoints that are incomplete or being removed.
       lease: the lease, or None if no process has one.
     """
@@ -60,7 +61,7 @@ class Layout:
     files: dict[str, ObjectInfo] = field(default_factory=dict)
     logs: dict[str, list[ObjectInfo]] = field(default_factory=dict)
     checkpoints: dict[int, Mapping[str, ObjectInfo]] = field(default_factory=dict)
-    unmarked: set[int] = field(default_factory=set)
+    directories: dict[int, ObjectUrl] = field(default_factory=dict)
     unfinished: list[ObjectInfo] = field(default_factory=list)
     lease: ObjectInfo | None = None
 
@@ -73,32 +74,53 @@ def read_layout(url: ObjectUrl) -> Layout:
     """List the objects of a run.
 
     Raises:
+      ValueError: the index of the run is missing or is not an index.
       StorageError: the bucket does not exist, or the store denies access or does not respond.
     """
     layout = Layout(url)
     logs = {parts_name(log): log for log in LOGS}
-    steps: dict[int, dict[str, ObjectInfo]] = {}
+    directories: dict[str, dict[str, ObjectInfo]] = {}
+    before = read_index(url)
     for info in list_objects(url):
         name = url.relative(info.url)
         first, _, rest = name.partition("/")
-        step, _, file = rest.partition("/")
+        directory, _, file = rest.partition("/")
         if name == LEASE_NAME:
             layout.lease = info
+        elif name == INDEX_NAME:
+            pass
         elif first in logs:
             layout.logs.setdefault(logs[first], []).append(info)
-        elif first == CHECKPOINTS_NAME and file and is_step(step):
-            steps.setdefault(int(step), {})[file] = info
+        elif first == CHECKPOINTS_NAME and file and _is_checkpoint(directory):
+            directories.setdefault(directory, {})[file] = info
         elif first != ASIDE_NAME or not file:  # Checkpoints that were set aside stay in the bucket.
             layout.files[name] = info
-    marked = {step for step, files in steps.items() if files.pop(COMMIT_NAME, None) is not None}
-    was_copied = MODEL_NAME in layout.files and not layout.logs and not marked
-    for number, objects in steps.items():
-        if number in marked or was_copied:
-            layout.checkpoints[number] = objects
-        else:
-            layout.unfinished += objects.values()
-    layout.unmarked = layout.checkpoints.keys() - marked
+    index = read_index(url)
+    if index.version != ABSENT:
+        # A checkpoint that was added or removed while the objects were listed may be incomplete.
+        complete = dict(before.checkpoints.items() & index.checkpoints.items())
+    elif MODEL_NAME in layout.files:  # the directory was copied from a disk
+        complete = {int(name): name for name in directories if is_step(name)}
+    else:
+        complete = {}
+    for step, name in sorted(complete.items()):
+        layout.checkpoints[step] = directories.pop(name, {})
+        layout.directories[step] = url / CHECKPOINTS_NAME / name
+    if index.version == ABSENT:
+        if any(_DIRECTORY.fullmatch(name) for name in directories):
+            raise ValueError(f"{url / INDEX_NAME}: this object is missing. {RESTORE}.")
+        return layout
+    layout.unfinished = [
+        info
+        for name, files in directories.items()
+        if name not in index.checkpoints.values()
+        for info in files.values()
+    ]
     return layout
+
+
+def _is_checkpoint(directory: str) -> bool:
+    return is_step(directory) or _DIRECTORY.fullmatch(directory) is not None
 
 
 def is_step(name: str) -> bool:

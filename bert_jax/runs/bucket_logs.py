@@ -1,10 +1,13 @@
 """Store a growing log in a bucket as parts, since nothing can be appended to an object.
 
-A part is named GENERATION-NUMBER.jsonl. It contains complete lines, and the log is the
+A part is named EPOCH.VERSION-NUMBER.jsonl. It contains complete lines, and the log is the
 concatenation of its parts. When the log grows, its last part is replaced. Once this part has
 `PART_BYTES`, a new part is begun. When a run resumes from a checkpoint, lines may be removed from
-its log. The log is then written as a new generation, and part 0 is written last. Readers use the
-newest generation that has a part 0, so they see either the old log or the new one.
+its log. The log is then written as a new version, and part 0 is written last. Readers use the
+newest version that has a part 0, so they see either the old log or the new one.
+
+Each process writes only versions with its own epoch (see `run_index`), so a process that has been
+replaced cannot change the log of its successor.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ from bert_jax.storage.store import ObjectInfo
 from bert_jax.storage.urls import ObjectUrl
 
 PART_BYTES = 256 << 10
-_NAME = re.compile(r"(\d{4,})-(\d{6,})\.jsonl")
+_NAME = re.compile(r"(\d{4,})\.(\d{4,})-(\d{6,})\.jsonl")
 _TRIES = 5
+
+Version = tuple[int, int]  # the epoch of the process that wrote it, and a number
 
 
 class LogParts:
@@ -36,10 +41,10 @@ class LogParts:
         self, url: ObjectUrl, infos: Iterable[ObjectInfo], check: Callable[[], None]
     ) -> None:
         self._url, self._check = url, check
-        found = _generations(info.url for info in infos)
-        self._generation = _newest(found)
-        self._parts = [read_bytes(part) for part in found.get(self._generation, {}).values()]
-        used = list(found.get(self._generation, {}).values())
+        found = _versions(info.url for info in infos)
+        self._version = _newest(found)
+        self._parts = [read_bytes(part) for part in found.get(self._version, {}).values()]
+        used = list(found.get(self._version, {}).values())
         self._stale = [part for parts in found.values() for part in parts.values()]
         self._stale = [part for part in self._stale if part not in used]
 
@@ -48,25 +53,26 @@ class LogParts:
         """The log as it is in the bucket."""
         return b"".join(self._parts)
 
-    def write(self, content: bytes) -> None:
+    def write(self, content: bytes, epoch: int) -> None:
         """Make the log in the bucket equal to the complete lines of `content`.
+
+        Args:
+          content: the log.
+          epoch: the epoch of this process.
 
         Raises:
           StorageError: a part cannot be written.
         """
         content = content[: content.rfind(b"\n") + 1]
-        former = self.content
-        self._remove_stale()  # Stale parts are removed before new ones use the same names.
-        if content.startswith(former):
-            self._append(content[len(former) :])
-        else:
-            self._replace(content)
+        if self._version[0] == epoch and content.startswith(self.content):
+            self._append(content[len(self.content) :])
+        elif self._parts or content:
+            self._replace(content, epoch)
         self._remove_stale()
 
     def _remove_stale(self) -> None:
         while self._stale:
-            self._check()
-            remove(self._stale[-1])
+            remove(self._stale[-1], check=self._check)
             self._stale.pop()
 
     def _append(self, lines: bytes) -> None:
@@ -77,23 +83,21 @@ class LogParts:
             lines = grown.pop() + lines
         grown += _split(lines)
         for number in range(changed, len(grown)):
-            self._write(self._generation, number, grown[number])
+            self._write(self._version, number, grown[number])
             self._parts[number:] = [grown[number]]
 
-    def _replace(self, content: bytes) -> None:
-        parts = _split(content)
+    def _replace(self, content: bytes, epoch: int) -> None:
+        parts = _split(content) or [b""]  # an empty log has one empty part
         former = range(len(self._parts))
-        stale = [_part(self._url, self._generation, number) for number in former]
+        stale = [_part(self._url, self._version, number) for number in former]
+        version = epoch, self._version[1] + 1 if self._version[0] == epoch else 0
         for number in reversed(range(len(parts))):
-            self._write(self._generation + 1, number, parts[number])
-        if not parts:  # An empty log has one empty part.
-            self._write(self._generation + 1, 0, b"")
-        self._generation, self._parts = self._generation + 1, parts or [b""]
+            self._write(version, number, parts[number])
+        self._version, self._parts = version, parts
         self._stale += stale
 
-    def _write(self, generation: int, number: int, content: bytes) -> None:
-        self._check()
-        write_bytes(_part(self._url, generation, number), content)
+    def _write(self, version: Version, number: int, content: bytes) -> None:
+        write_bytes(_part(self._url, version, number), content, check=self._check)
 
 
 def read_log(url: ObjectUrl) -> bytes:
@@ -103,10 +107,10 @@ def read_log(url: ObjectUrl) -> bytes:
       StorageError: a part cannot be read.
     """
     for tried in range(1, _TRIES + 1):
-        found = _generations(info.url for info in list_objects(url))
+        found = _versions(info.url for info in list_objects(url))
         try:
             return b"".join(map(read_bytes, found.get(_newest(found), {}).values()))
-        except MissingObjectError:  # A new generation has replaced the part.
+        except MissingObjectError:  # A new version has replaced the part.
             if tried == _TRIES:
                 raise
     raise AssertionError
@@ -122,19 +126,19 @@ def _split(content: bytes) -> list[bytes]:
     return parts
 
 
-def _generations(urls: Iterable[ObjectUrl]) -> dict[int, dict[int, ObjectUrl]]:
-    """Return the parts of each generation of a log, in ascending order."""
-    found: dict[int, dict[int, ObjectUrl]] = defaultdict(dict)
+def _versions(urls: Iterable[ObjectUrl]) -> dict[Version, dict[int, ObjectUrl]]:
+    """Return the parts of each version of a log, in ascending order."""
+    found: dict[Version, dict[int, ObjectUrl]] = defaultdict(dict)
     for url in sorted(urls):
         if match := _NAME.fullmatch(url.name):
-            found[int(match[1])][int(match[2])] = url
-    return {number: dict(sorted(parts.items())) for number, parts in sorted(found.items())}
+            found[int(match[1]), int(match[2])][int(match[3])] = url
+    return {version: dict(sorted(parts.items())) for version, parts in sorted(found.items())}
 
 
-def _newest(found: dict[int, dict[int, ObjectUrl]]) -> int:
-    """Return the newest complete generation; 0 if there is none."""
-    return max((number for number, parts in found.items() if 0 in parts), default=0)
+def _newest(found: dict[Version, dict[int, ObjectUrl]]) -> Version:
+    """Return the newest complete version; (0, 0) if there is none."""
+    return max((version for version, parts in found.items() if 0 in parts), default=(0, 0))
 
 
-def _part(url: ObjectUrl, generation: int, number: int) -> ObjectUrl:
-    return url / f"{generation:04d}-{number:06d}.jsonl"
+def _part(url: ObjectUrl, version: Version, number: int) -> ObjectUrl:
+    return url / f"{version[0]:04d}.{version[1]:04d}-{number:06d}.jsonl"

@@ -17,6 +17,7 @@ import jax
 from bert_jax.runs.bucket_layout import LEASE_NAME, check_unclaimed, read_layout
 from bert_jax.runs.outputs import check_work_dir_kind
 from bert_jax.runs.ownership import is_locked
+from bert_jax.runs.run_index import RunIndex
 from bert_jax.runs.staging import copy_run, staging_directory
 from bert_jax.runs.uploads import Uploads
 from bert_jax.storage.errors import naming_store_errors, naming_url
@@ -101,13 +102,15 @@ def open_work_dir(location: str | os.PathLike[str]) -> Iterator[WorkDir]:
         with naming_store_errors("work_dir", place):
             check_unclaimed(read_layout(place), setting)
             lease = closing.enter_context(Lease(place / LEASE_NAME, "run", setting))
+            index = RunIndex(place, lease)
         staging = staging_directory(place)
         if is_locked(staging):
             raise ValueError(f"{setting}: another run on this machine is using {staging}. Stop it.")
         with naming_store_errors("work_dir", place):
+            index.open({step: str(step) for step in read_layout(place).checkpoints})
             layout = read_layout(place)
             copy_run(layout, staging, shared=False)
-            opened = WorkDir(place, staging, Uploads(staging, layout, lease.check))
+            opened = WorkDir(place, staging, Uploads(staging, layout, lease, index))
         with naming_url(staging, place):
             check_work_dir_kind(staging)
             yield opened

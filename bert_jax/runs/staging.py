@@ -139,7 +139,7 @@ def _begin_checkpoint(
     """Create a checkpoint's directory without arrays, and return the files to copy now."""
     files = layout.checkpoints[step]
     sizes = {name: info.num_bytes for name, info in files.items()}
-    leave_in_bucket(target, layout.url / CHECKPOINTS_NAME / str(step), sizes, shared=shared)
+    leave_in_bucket(target, layout.directories[step], sizes, shared=shared)
     return {
         target / name: info
         for name, info in files.items()

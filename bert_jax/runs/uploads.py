@@ -2,33 +2,38 @@
 
 A thread copies small files every ten seconds, and everything else when a checkpoint is complete.
 The order of these copies ensures that the run can be resumed from the bucket, even if it is killed
-at any time. A checkpoint is marked as complete only after all its files and all other files have
+at any time. A checkpoint is added to the index only after all its files and all other files have
 been copied. After that, older checkpoints are removed.
+
+What a process writes after another one has taken over does not count. For checkpoints, see
+`run_index`; for logs, see `bucket_logs`; and for other files, see `storage.exclusive_writes`.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bert_jax.local_paths import cache_directory
-from bert_jax.runs.bucket_layout import COMMIT_NAME, LOGS, Layout, parts_name
+from bert_jax.runs.bucket_layout import LOGS, Layout, parts_name
 from bert_jax.runs.bucket_logs import LogParts
 from bert_jax.runs.ownership import LOCK_NAME
+from bert_jax.runs.run_index import RunIndex
 from bert_jax.runs.staging import DOWNSTREAM_NAME
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.storage.errors import MissingObjectError, StorageError
-from bert_jax.storage.objects import list_objects, remove, upload, write_bytes
+from bert_jax.storage.exclusive_writes import ExclusiveWriter
+from bert_jax.storage.lease import Lease, LeaseLostError
+from bert_jax.storage.objects import list_objects, remove, upload
 from bert_jax.storage.partial import REMOTE_NAME, remote_files
-from bert_jax.storage.store import MAX_SINGLE_WRITE
+from bert_jax.storage.store import ABSENT, MAX_SINGLE_WRITE
 from bert_jax.storage.urls import ObjectUrl
 from bert_jax.training.checkpoint_files import ASIDE_NAME, steps_in
 
@@ -52,19 +57,19 @@ class Uploads:
     Args:
       staging: the staging directory, which is equal to the run in the bucket.
       layout: the objects of the run.
-      check: called before every change to the bucket; raises an error if this process may no longer
-        write.
+      lease: the lease on the run.
+      index: the index of the run, which is open.
     """
 
-    def __init__(self, staging: Path, layout: Layout, check: Callable[[], None]) -> None:
-        self._staging, self._url, self._check = staging, layout.url, check
+    def __init__(self, staging: Path, layout: Layout, lease: Lease, index: RunIndex) -> None:
+        self._staging, self._url, self._index = staging, layout.url, index
+        self._check, self._writer = lease.check, ExclusiveWriter(lease)
         self._files = dict(_signatures(staging))
+        self._versions = {name: info.version for name, info in layout.files.items()}
         self._logs = {
-            log: LogParts(layout.url / parts_name(log), layout.logs.get(log, ()), check)
+            log: LogParts(layout.url / parts_name(log), layout.logs.get(log, ()), lease.check)
             for log in LOGS
         }
-        self._steps = set(layout.checkpoints)
-        self._unmarked = set(layout.unmarked)
         self._unfinished = [info.url for info in layout.unfinished]
         self._condition = threading.Condition()
         self._due: set[int] = set()
@@ -120,7 +125,9 @@ class Uploads:
             failure = self._failure
         if failure is None:
             return
-        steps = ", ".join(map(str, sorted(self._steps))) or "none"
+        if isinstance(failure, LeaseLostError):
+            raise RunNotUploaded(str(failure)) from failure
+        steps = ", ".join(map(str, sorted(self._index.checkpoints))) or "none"
         explanation = failure.explanation if isinstance(failure, StorageError) else str(failure)
         raise RunNotUploaded(
             f"{self._url}: the run cannot be copied to the bucket: {explanation.rstrip('. ')}. "
@@ -139,11 +146,11 @@ class Uploads:
                 self._settling = False
                 self._due.clear()
             try:
-                for step in due:
-                    self._copy_checkpoint(step)
+                self._index.claim()
+                copied = {step: self._copy_checkpoint(step) for step in due}
                 self._copy_others(everything=bool(due) or closing)
-                for step in due:
-                    self._commit(step)
+                for step, directory in copied.items():
+                    self._index.add(step, directory)
                 if due:
                     self._remove_old_checkpoints()
             except Exception as error:
@@ -158,35 +165,26 @@ class Uploads:
                 if closing and not self._due:
                     return
 
-    def _copy_checkpoint(self, step: int) -> None:
-        """Copy a checkpoint's files, without marking it as complete."""
-        target = self._url / CHECKPOINTS_NAME / str(step)
-        self._remove_checkpoint(step)
+    def _copy_checkpoint(self, step: int) -> str:
+        """Copy a checkpoint's files, and return the directory, which is not yet in the index."""
+        self._remove_checkpoints([step])  # the state that a rollback has discarded
+        directory = self._index.new_directory(step)
         source = self._staging / CHECKPOINTS_NAME / str(step)
+        target = self._url / CHECKPOINTS_NAME / directory
         names = [path.relative_to(source).as_posix() for path in _files_below(source)]
         self._copy_all([(source / name, target / name) for name in names])
+        return directory
 
     def _copy_all(self, copies: list[tuple[Path, ObjectUrl]]) -> None:
         def copy(source: Path, target: ObjectUrl) -> None:
-            self._check()
-            upload(source, target)
+            upload(source, target, check=self._check)
 
         with ThreadPoolExecutor(_THREADS) as pool:
             for result in [pool.submit(copy, *each) for each in copies]:
                 result.result()
 
-    def _commit(self, step: int) -> None:
-        source = self._staging / CHECKPOINTS_NAME / str(step)
-        sizes = [path.stat().st_size for path in _files_below(source)]
-        self._check()
-        content = json.dumps({"step": step, "files": len(sizes), "bytes": sum(sizes)}) + "\n"
-        write_bytes(self._url / CHECKPOINTS_NAME / str(step) / COMMIT_NAME, content)
-        self._steps.add(step)
-
     def _copy_others(self, *, everything: bool) -> None:
         """Copy all other files that have changed, in the order in which they were written."""
-        while self._unmarked:
-            self._commit(self._unmarked.pop())
         self._remove_unfinished()
         steps = steps_in(self._staging / CHECKPOINTS_NAME)
         files = dict(_signatures(self._staging))
@@ -202,21 +200,34 @@ class Uploads:
                 self._copy_file(name, files[name])
         for name in LOGS:
             if (self._staging / name).is_file():
-                self._logs[name].write((self._staging / name).read_bytes())
+                self._logs[name].write((self._staging / name).read_bytes(), self._index.epoch)
         for name in self._files.keys() - files.keys():
-            self._check()
-            remove(self._url / name)
+            if name in self._versions:
+                self._writer.remove(self._url / name, self._versions.pop(name))
+            else:  # a checkpoint that was set aside
+                remove(self._url / name, check=self._check)
             del self._files[name]
 
     def _copy_file(self, name: str, signature: Signature) -> None:
-        self._check()
         try:
-            _upload_growing(self._staging / name, self._url / name)
+            self._versions[name] = self._copy_growing(name)
         except MissingObjectError:
             raise
         except FileNotFoundError:  # The file has been removed since it was listed.
             return
         self._files[name] = signature
+
+    def _copy_growing(self, name: str) -> str:
+        """Copy the current content of a file to which lines may be appended at any time."""
+        source, target = self._staging / name, self._url / name
+        with open(source, "rb") as file:
+            content = file.read(MAX_SINGLE_WRITE + 1)
+        if len(content) > MAX_SINGLE_WRITE:
+            with tempfile.TemporaryDirectory(dir=cache_directory()) as directory:
+                copy = Path(directory) / source.name
+                shutil.copyfile(source, copy)
+                return upload(copy, target, check=self._check)
+        return self._writer.write(target, content, self._versions.get(name, ABSENT))
 
     def _set_aside(self, files: dict[str, Signature], steps: list[int]) -> None:
         """Move checkpoints in the bucket that the run has moved aside in the staging directory.
@@ -226,7 +237,9 @@ class Uploads:
         aside = [path for path in (self._staging / ASIDE_NAME).glob("*") if path.is_dir()]
         numbers = {path.name.partition(".")[0] for path in aside}
         newer = [
-            step for step in self._steps if str(step) in numbers and (not steps or step > steps[-1])
+            step
+            for step in self._index.checkpoints
+            if str(step) in numbers and (not steps or step > steps[-1])
         ]
         if not newer:
             return
@@ -239,43 +252,27 @@ class Uploads:
         ]
         self._copy_all([(self._staging / name, self._url / name) for name in moved])
         self._files |= {name: files[name] for name in moved}
-        for step in sorted(newer, reverse=True):
-            self._remove_checkpoint(step)
+        self._remove_checkpoints(newer)
 
     def _remove_old_checkpoints(self) -> None:
         kept = steps_in(self._staging / CHECKPOINTS_NAME)
-        for step in sorted(self._steps - set(kept)) if kept else ():
-            self._remove_checkpoint(step)
+        if kept:
+            self._remove_checkpoints(self._index.checkpoints.keys() - set(kept))
 
-    def _remove_checkpoint(self, step: int) -> None:
-        """Remove a checkpoint from the bucket, beginning with the object that marks it."""
-        url = self._url / CHECKPOINTS_NAME / str(step)
-        self._check()
-        remove(url / COMMIT_NAME)
-        self._steps.discard(step)
-        for info in list(list_objects(url)):
-            self._check()
-            remove(info.url)
+    def _remove_checkpoints(self, steps: Iterable[int]) -> None:
+        """Remove checkpoints from the bucket, beginning with their entries in the index."""
+        names = {step: name for step, name in self._index.checkpoints.items() if step in set(steps)}
+        if names:
+            self._index.remove(names)
+        for name in names.values():
+            for info in list(list_objects(self._url / CHECKPOINTS_NAME / name)):
+                remove(info.url, check=self._check)
 
     def _remove_unfinished(self) -> None:
         """Remove the files of checkpoints that an earlier process did not complete or remove."""
         while self._unfinished:
-            self._check()
-            remove(self._unfinished[-1])
+            remove(self._unfinished[-1], check=self._check)
             self._unfinished.pop()
-
-
-def _upload_growing(source: Path, target: ObjectUrl) -> None:
-    """Copy the current content of a file to which lines may be appended at any time."""
-    with open(source, "rb") as file:
-        content = file.read(MAX_SINGLE_WRITE + 1)
-    if len(content) <= MAX_SINGLE_WRITE:
-        write_bytes(target, content)
-        return
-    with tempfile.TemporaryDirectory(dir=cache_directory()) as directory:
-        copy = Path(directory) / source.name
-        shutil.copyfile(source, copy)
-        upload(copy, target)
 
 
 def _signatures(staging: Path) -> Iterator[tuple[str, Signature]]:

@@ -93,8 +93,8 @@ class Gcs:
         content: bytes = self._files.cat_file(path, start, end, generation=info.version)
         return content
 
-    def write(self, url: ObjectUrl, content: bytes, condition: str | None) -> None:
-        """Write an object in one request."""
+    def write(self, url: ObjectUrl, content: bytes, condition: str | None) -> str:
+        """Write an object in one request, and return its version."""
         options = {}
         if condition is not None:
             options["ifGenerationMatch"] = "0" if condition == ABSENT else condition
@@ -110,20 +110,24 @@ class Gcs:
         digest = hashlib.md5(content, usedforsecurity=False).digest()
         if answer.get("md5Hash", "") != base64.b64encode(digest).decode():
             raise TimeoutError("the content was not transferred correctly")
+        return str(answer["generation"])
 
-    def upload(self, url: ObjectUrl, file: Path) -> None:
+    def upload(self, url: ObjectUrl, file: Path, *, new: bool) -> None:
         """Write an object from a local file."""
         if file.stat().st_size <= MAX_SINGLE_WRITE:
             # The upload of gcsfs is not used for small files, because it adds a line break after
             # the content. If the content ends in a carriage return, the store may mistake it for a
             # part of the line break.
-            self.write(url, file.read_bytes(), None)
+            self.write(url, file.read_bytes(), ABSENT if new else None)
             return
-        self._files.put_file(str(file), f"{url.bucket}/{url.key}", consistency="md5")
+        mode = "create" if new else "overwrite"
+        target = f"{url.bucket}/{url.key}"
+        self._files.put_file(str(file), target, consistency="md5", mode=mode)
 
-    def remove(self, url: ObjectUrl) -> None:
-        """Remove an object."""
-        self._files.call("DELETE", "b/{}/o/{}", url.bucket, url.key)
+    def remove(self, url: ObjectUrl, version: str | None) -> None:
+        """Remove an object, if it has this version."""
+        options = {} if version is None else {"ifGenerationMatch": version}
+        self._files.call("DELETE", "b/{}/o/{}", url.bucket, url.key, **options)
 
     def _call(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self._files.call(*args, json_out=True, **kwargs)

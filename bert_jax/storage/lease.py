@@ -5,6 +5,15 @@ removes it at the end. In the meantime, a thread renews it by replacing exactly 
 written last. Another process may replace a lease that its owner has not renewed for
 `LEASE_SECONDS`. The other process watches the lease for that long instead of comparing timestamps,
 so the clocks of two machines may differ.
+
+A lease alone does not stop a process that was suspended between `Lease.check` and its write, nor a
+request that the network delivers late. Either may reach the store after the lease was taken over.
+Since no store can make a write conditional on another object, the holder of a lease must make such
+writes harmless, in one of two ways. Either each write replaces only the version of an object that
+the process has seen, so the store rejects late ones (see `exclusive_writes`). Or the names of the
+objects contain the number of the holder, so nothing reads late ones (see `runs.run_index`). Both
+require a store that checks conditions on writes: `ifGenerationMatch` in GCS, and `If-Match` and
+`If-None-Match` in S3. This is tested whenever a lease is taken.
 """
 
 from __future__ import annotations
@@ -16,7 +25,10 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
+from typing import NoReturn
 
 from bert_jax.storage.errors import ConflictError, MissingObjectError, StorageError
 from bert_jax.storage.objects import find, read_versioned, remove, write_bytes
@@ -29,6 +41,9 @@ logger = logging.getLogger(__name__)
 LEASE_SECONDS = 90.0
 RENEWAL_SECONDS = 10.0
 POLL_SECONDS = 1.0
+# Versions that no object has.
+_NO_VERSION = {"gs": "1", "s3": f'"{0:032x}"'}
+_TAKEN = "another process took over its lease"
 
 
 class LeaseHeldError(ValueError):
@@ -39,8 +54,21 @@ class LeaseLostError(OSError):
     """An error for a lease that another process took over."""
 
 
+def clock() -> float:
+    """Return a time in seconds that also passes while the process or the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME if _HAS_BOOTTIME else time.CLOCK_MONOTONIC)
+
+
+_HAS_BOOTTIME = hasattr(time, "CLOCK_BOOTTIME")  # only on Linux
+
+
 class Lease:
-    """A context manager that holds a lease; see the module's description."""
+    """A context manager that holds a lease; see the module's description.
+
+    Attributes:
+      took_over: whether the lease had expired, so that late writes of its former holder may still
+        reach the store.
+    """
 
     def __init__(self, url: ObjectUrl, holder: str, setting: str):
         """Create the object without taking the lease.
@@ -52,6 +80,7 @@ class Lease:
             "output=gs://bucket/corpus".
         """
         self._url, self._holder, self._setting = url, holder, setting
+        self.took_over = False
         self._owner = uuid.uuid4().hex
         self._version = ABSENT
         self._renewals = 0
@@ -66,19 +95,27 @@ class Lease:
 
         Raises:
           LeaseHeldError: another process holds the lease and renews it.
+          ValueError: the store ignores conditions on writes.
           StorageError: the object cannot be written.
         """
         while True:
             try:
-                self._write(wait_until_free(self._url, self._holder, self._setting))
+                expired = wait_until_free(self._url, self._holder, self._setting)
+                self._write(expired)
                 break
             except ConflictError:
                 continue  # Another process wrote the lease first.
+        try:
+            check_conditions(self._url, self._setting)
+        except ValueError:
+            remove(self._url)
+            raise
+        self.took_over = expired != ABSENT
         self._thread.start()
         return self
 
     def _write(self, condition: str) -> None:
-        started = time.monotonic()  # The store may apply the write at any time from now on.
+        started = clock()  # The store may apply the write at any time from now on.
         content = {
             "owner": self._owner,
             "host": socket.gethostname(),
@@ -93,18 +130,14 @@ class Lease:
         self._renewals += 1
 
     def _keep_renewing(self) -> None:
-        while not self._stop.wait(RENEWAL_SECONDS):
+        while not self._stop.wait(RENEWAL_SECONDS) and not self._lost:
             try:
-                with self._lock:
-                    self._write(self._version)
-            except ConflictError:
-                self._lost = "another process took over its lease"
-                return
+                self._renew(lambda: True)
             except OSError as error:
                 logger.warning("%s: the lease could not be renewed: %s", self._setting, error)
 
     def check(self) -> None:
-        """Check that this process still holds the lease; call this before a final write.
+        """Check that this process still holds the lease; call this before each attempt to write.
 
         A lease that has expired is renewed first, which succeeds only if no other process has taken
         it over. Therefore, a run continues even if the store has not responded for minutes.
@@ -113,21 +146,47 @@ class Lease:
           LeaseLostError: the lease was taken over.
           StorageError: the lease has expired and cannot be renewed.
         """
-        if not self._lost and self._is_expired():
-            with self._lock:  # If the thread is renewing the lease, wait for it.
-                try:
-                    if self._is_expired():
-                        self._write(self._version)
-                except ConflictError:
-                    self._lost = "another process took over its lease"
+        if self._is_expired():
+            self._renew(self._is_expired)
+        self._raise_if_lost()
+
+    def confirm(self) -> None:
+        """Ask the store whether this process still holds the lease, by renewing it.
+
+        Raises:
+          LeaseLostError: the lease was taken over.
+          StorageError: the lease cannot be renewed.
+        """
+        self._renew(lambda: True)
+        self._raise_if_lost()
+
+    def lose(self) -> NoReturn:
+        """Stop renewing the lease, since another process has replaced what this one wrote.
+
+        Raises:
+          LeaseLostError: always.
+        """
+        self._lost = _TAKEN
+        self._raise_if_lost()
+        raise AssertionError
+
+    def _renew(self, is_due: Callable[[], bool]) -> None:
+        with self._lock:  # If the thread is renewing the lease, wait for it.
+            try:
+                if not self._lost and is_due():
+                    self._write(self._version)
+            except ConflictError:
+                self._lost = _TAKEN
+
+    def _raise_if_lost(self) -> None:
         if self._lost:
             raise LeaseLostError(
                 f"{self._setting}: this {self._holder} stopped writing, because {self._lost}. "
-                "Make sure that no other process writes there, and run the same command again"
+                "Make sure that no other process writes there, and run the same command again."
             )
 
     def _is_expired(self) -> bool:
-        return time.monotonic() - self._renewed_at > LEASE_SECONDS
+        return clock() - self._renewed_at > LEASE_SECONDS
 
     def __exit__(
         self,
@@ -142,7 +201,9 @@ class Lease:
         try:
             current = find(self._url)
             if current is not None and current.version == self._version:
-                remove(self._url)
+                remove(self._url, self._version)
+        except ConflictError:
+            pass  # Another process has just taken it over.
         except StorageError as failure:  # The lease expires by itself.
             logger.warning("%s: the lease could not be removed: %s", self._setting, failure)
 
@@ -184,6 +245,25 @@ def wait_until_free(url: ObjectUrl, holder: str, setting: str) -> str:
                 "stop it."
             )
     return version
+
+
+def check_conditions(url: ObjectUrl, setting: str) -> None:
+    """Check that a store rejects writes whose conditions do not hold.
+
+    Args:
+      url: an object that exists, which a store that ignores conditions replaces.
+      setting: the option with the protected URL; see `Lease`.
+
+    Raises:
+      ValueError: the store ignores conditions.
+    """
+    for condition in (ABSENT, _NO_VERSION[url.scheme]):
+        with suppress(ConflictError):
+            write_bytes(url, "", condition)
+            raise ValueError(
+                f"{setting}: this store ignores conditions on writes (If-Match, If-None-Match), so "
+                "two processes could write there at the same time. Use another store or a disk."
+            )
 
 
 def _read(url: ObjectUrl) -> tuple[dict[str, object], str] | None:

@@ -54,7 +54,11 @@ def _open_store(scheme: Scheme, endpoint: str, process: int) -> Store:
 
 
 def _request(
-    url: ObjectUrl, action: str, request: Callable[[Store], T], missing: Problem = "missing"
+    url: ObjectUrl,
+    action: str,
+    request: Callable[[Store], T],
+    missing: Problem = "missing",
+    check: Callable[[], None] = lambda: None,
 ) -> T:
     """Make a request, and report `missing` as the problem if the store finds no such object."""
     store = store_of(url)
@@ -63,7 +67,7 @@ def _request(
         problem = _problem(store, url, error)
         return missing if problem == "missing" else problem
 
-    return with_retries(partial(request, store), classify, url, action, store)
+    return with_retries(partial(request, store), classify, url, action, store, check)
 
 
 def _problem(store: Store, url: ObjectUrl, error: BaseException) -> Problem | None:
@@ -183,7 +187,13 @@ def read_versioned(url: ObjectUrl) -> tuple[bytes, ObjectInfo]:
             continue  # Read the new version.
 
 
-def write_bytes(url: ObjectUrl, content: str | bytes, condition: str | None = None) -> None:
+def write_bytes(
+    url: ObjectUrl,
+    content: str | bytes,
+    condition: str | None = None,
+    *,
+    check: Callable[[], None] = lambda: None,
+) -> str:
     """Write an object. Readers see either the old content or all of the new content.
 
     Args:
@@ -191,7 +201,12 @@ def write_bytes(url: ObjectUrl, content: str | bytes, condition: str | None = No
       content: the content; text is encoded as UTF-8. If there is a condition, the content must be
         small.
       condition: `ABSENT` if the object must not exist yet, the version that it must have, or None
-        for no condition. With a condition, no other process may write the same content.
+        for no condition. With a condition, no other process may write the same content, unless it
+        does not matter which process wrote it.
+      check: called before every attempt; raises an error if this process may no longer write.
+
+    Returns:
+      The version that was written.
 
     Raises:
       ConflictError: the condition does not hold.
@@ -205,18 +220,23 @@ def write_bytes(url: ObjectUrl, content: str | bytes, condition: str | None = No
         with tempfile.NamedTemporaryFile() as file:
             file.write(data)
             file.flush()
-            upload(Path(file.name), url)
-        return
+            return upload(Path(file.name), url, check=check)
     try:
-        _request(url, "writing", lambda store: store.write(url, data, condition))
+        return _request(
+            url, "writing", lambda store: store.write(url, data, condition), check=check
+        )
     # Either the version to be replaced is gone, or the bucket does not exist.
     except MissingObjectError as error:
         raise ConflictError(url, "conflict") from error
     except ConflictError:
         # If an attempt succeeds but its response is lost, the next attempt conflicts with it.
         existing = find(url)
-        if existing is None or existing.num_bytes != len(data) or read_bytes(url) != data:
+        if existing is None or existing.num_bytes != len(data):
             raise
+        found, info = read_versioned(url)
+        if found != data:
+            raise
+        return info.version
 
 
 def create(url: ObjectUrl, content: str | bytes) -> None:
@@ -224,22 +244,57 @@ def create(url: ObjectUrl, content: str | bytes) -> None:
     write_bytes(url, content, ABSENT)
 
 
-def upload(file: Path, url: ObjectUrl) -> None:
+def upload(
+    file: Path,
+    url: ObjectUrl,
+    *,
+    new: bool = False,
+    check: Callable[[], None] = lambda: None,
+) -> str:
     """Write a local file of any size to an object, which appears when it is complete.
 
+    Args:
+      file: the file.
+      url: the object.
+      new: whether the object must not exist yet.
+      check: called before every attempt; raises an error if this process may no longer write.
+
+    Returns:
+      The version that was written.
+
     Raises:
+      ConflictError: `new`, but the object exists.
       StorageError: the object cannot be written.
     """
     expected = file.stat().st_size
     # The store may lose track of an upload in several requests, which then has to start over.
-    _request(url, "writing", lambda store: store.upload(url, file), missing="transient")
-    written = stat(url).num_bytes
-    if written != expected:
-        raise StorageError(url, None, f"{written} instead of {expected} bytes were stored")
+    _request(
+        url,
+        "writing",
+        lambda store: store.upload(url, file, new=new),
+        missing="transient",
+        check=check,
+    )
+    written = stat(url)
+    if written.num_bytes != expected:
+        detail = f"{written.num_bytes} instead of {expected} bytes were stored"
+        raise StorageError(url, None, detail)
+    return written.version
 
 
-def upload_directory(directory: Path, url: ObjectUrl, last: str) -> None:
+def upload_directory(
+    directory: Path,
+    url: ObjectUrl,
+    last: str,
+    upload_file: Callable[[Path, ObjectUrl], object] = upload,
+) -> None:
     """Upload all files in a directory tree. The file named `last` marks the upload as complete.
+
+    Args:
+      directory: the directory.
+      url: the URL of the new directory.
+      last: the name of the file that is uploaded last, relative to the directory.
+      upload_file: uploads one file.
 
     Raises:
       StorageError: an object cannot be written.
@@ -249,25 +304,37 @@ def upload_directory(directory: Path, url: ObjectUrl, last: str) -> None:
     )
     assert last in names
     for name in sorted(names, key=lambda name: name == last):
-        upload(directory / name, url / name)
+        upload_file(directory / name, url / name)
 
 
-def remove(url: ObjectUrl) -> None:
+def remove(
+    url: ObjectUrl, version: str | None = None, *, check: Callable[[], None] = lambda: None
+) -> None:
     """Remove an object if it exists.
 
+    Args:
+      url: the object.
+      version: the version that the object must have, or None to remove it in any case. Some stores
+        with the interface of S3 ignore this condition.
+      check: called before every attempt; raises an error if this process may no longer write.
+
     Raises:
+      ConflictError: the object has another version.
       StorageError: the object cannot be removed.
     """
     try:
-        _request(url, "removing", lambda store: store.remove(url))
+        _request(url, "removing", lambda store: store.remove(url, version), check=check)
     except MissingObjectError:
         return
+    except ConflictError:  # some stores report this for an object that does not exist
+        if find(url) is not None:
+            raise
 
 
-def remove_all(urls: Iterable[ObjectUrl]) -> None:
+def remove_all(urls: Iterable[ObjectUrl], *, check: Callable[[], None] = lambda: None) -> None:
     """Remove objects, several at a time; see `remove`."""
     with ThreadPoolExecutor(_REMOVALS, thread_name_prefix="remove") as threads:
-        deque(threads.map(remove, urls), maxlen=0)
+        deque(threads.map(partial(remove, check=check), urls), maxlen=0)
 
 
 def remove_tree(url: ObjectUrl) -> None:

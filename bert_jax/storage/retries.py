@@ -72,6 +72,7 @@ def with_retries(
     url: ObjectUrl,
     action: str,
     store: object = None,
+    check: Callable[[], None] = lambda: None,
 ) -> T:
     """Return the result of a request, repeating it while it fails with a transient problem.
 
@@ -87,6 +88,8 @@ def with_retries(
       action: the purpose of the request, such as "reading".
       store: identifies the store. If it has never answered, connections to it are attempted only
         for a minute, or for 15 s if they are refused.
+      check: called before every attempt; raises an error if the request may no longer be made. This
+        function does not handle its errors.
 
     Raises:
       StorageError: the request failed, or still fails after five minutes.
@@ -95,6 +98,7 @@ def with_retries(
     noticed = False
     while True:
         attempts += 1
+        check()
         try:
             result = request()
         except Exception as error:

@@ -100,22 +100,27 @@ class S3:
         content: bytes = sync(self._files.loop, read)
         return content
 
-    def write(self, url: ObjectUrl, content: bytes, condition: str | None) -> None:
-        """Write an object in one request."""
+    def write(self, url: ObjectUrl, content: bytes, condition: str | None) -> str:
+        """Write an object in one request, and return its version."""
         options = {}
         if condition == ABSENT:
             options = {"IfNoneMatch": "*"}
         elif condition is not None:
             options = {"IfMatch": condition}
-        self._files.call_s3("put_object", Bucket=url.bucket, Key=url.key, Body=content, **options)
+        answer = self._files.call_s3(
+            "put_object", Bucket=url.bucket, Key=url.key, Body=content, **options
+        )
+        return str(answer["ETag"])
 
-    def upload(self, url: ObjectUrl, file: Path) -> None:
+    def upload(self, url: ObjectUrl, file: Path, *, new: bool) -> None:
         """Write an object from a local file."""
-        self._files.put_file(str(file), f"{url.bucket}/{url.key}")
+        mode = "create" if new else "overwrite"
+        self._files.put_file(str(file), f"{url.bucket}/{url.key}", mode=mode)
 
-    def remove(self, url: ObjectUrl) -> None:
-        """Remove an object."""
-        self._files.call_s3("delete_object", Bucket=url.bucket, Key=url.key)
+    def remove(self, url: ObjectUrl, version: str | None) -> None:
+        """Remove an object, if it has this version."""
+        options = {} if version is None else {"IfMatch": version}
+        self._files.call_s3("delete_object", Bucket=url.bucket, Key=url.key, **options)
 
     def problem(self, error: BaseException) -> Problem | None:
         """Classify an error raised by s3fs, which keeps botocore's error as its cause."""

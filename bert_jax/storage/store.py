@@ -68,14 +68,24 @@ class Store(Protocol):
     def read(self, info: ObjectInfo, start: int, end: int) -> bytes:
         """Return a range of bytes of this version of an object."""
 
-    def write(self, url: ObjectUrl, content: bytes, condition: str | None) -> None:
-        """Write an object in one request, if `condition` (`ABSENT`, a version, or None) holds."""
+    def write(self, url: ObjectUrl, content: bytes, condition: str | None) -> str:
+        """Write an object in one request, if `condition` (`ABSENT`, a version, or None) holds.
 
-    def upload(self, url: ObjectUrl, file: Path) -> None:
-        """Write an object from a local file of any size. It appears when it is complete."""
+        Returns:
+          The version that was written.
+        """
 
-    def remove(self, url: ObjectUrl) -> None:
-        """Remove an object."""
+    def upload(self, url: ObjectUrl, file: Path, *, new: bool) -> None:
+        """Write an object from a local file of any size. It appears when it is complete.
+
+        Args:
+          url: the object.
+          file: the file.
+          new: whether the object must not exist yet.
+        """
+
+    def remove(self, url: ObjectUrl, version: str | None) -> None:
+        """Remove an object, if it has this version; None stands for any version."""
 
     def problem(self, error: BaseException) -> Problem | None:
         """Classify an error that a method raised, or return None if it is unknown."""

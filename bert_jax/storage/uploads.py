@@ -15,12 +15,12 @@ from typing import Any
 from bert_jax.files import NotWritten, full_disk, temporary_beside, write_file, writing
 from bert_jax.local_paths import COPIES, cache_directory, make_directory
 from bert_jax.storage.errors import StorageError, located, naming_store_errors
-from bert_jax.storage.lease import Lease
+from bert_jax.storage.exclusive_writes import ExclusiveWriter
+from bert_jax.storage.lease import Lease, LeaseLostError
 from bert_jax.storage.objects import (
     find,
     has_objects,
     list_objects,
-    remove,
     upload,
     upload_directory,
 )
@@ -37,7 +37,7 @@ def new_tree(url: ObjectUrl, marks: Sequence[str], name: str) -> Iterator[Path]:
 
     A lease, URL/.lease, ensures that only one process writes. If the process is killed during the
     upload, the lease remains, and the next process removes what was uploaded. If the block or the
-    upload fails, nothing remains in the bucket.
+    upload fails, nothing remains in the bucket, unless another process has taken over.
 
     Args:
       url: the URL of the new directory.
@@ -58,17 +58,20 @@ def new_tree(url: ObjectUrl, marks: Sequence[str], name: str) -> Iterator[Path]:
         names = [url.relative(info.url) for info in list_objects(url)]
         if set(marks) & set(names) or (not interrupted and names != [LEASE]):
             raise ValueError(_not_new(url, name))
-        _remove_all(url)
+        writer = ExclusiveWriter(lease)
+        _remove_all(url, writer)
         with _local_directory(url) as directory:
             yield directory
-            lease.check()
             last = [mark for mark in marks if (directory / mark).is_file()]
             try:
-                upload_directory(directory, url, last[0])
+                upload_directory(directory, url, last[0], writer.upload)
+            except LeaseLostError:
+                raise
             except BaseException:
                 try:
-                    _remove_all(url)
-                except StorageError as error:
+                    lease.confirm()
+                    _remove_all(url, writer)
+                except (LeaseLostError, StorageError) as error:
                     logger.warning("%s: the incomplete upload could not be removed: %s", url, error)
                 raise
 
@@ -97,10 +100,10 @@ def _not_new(url: ObjectUrl, name: str) -> str:
     )
 
 
-def _remove_all(url: ObjectUrl) -> None:
+def _remove_all(url: ObjectUrl, writer: ExclusiveWriter) -> None:
     for info in list(list_objects(url)):
         if info.url != url / LEASE:
-            remove(info.url)
+            writer.remove(info.url, info.version)
 
 
 @contextmanager

@@ -73,6 +73,7 @@ class Emulator:
         status: int = 503,
         after: int = 0,
         body: str = "an injected fault",
+        spreads: bool = False,
     ) -> None:
         """Let `after` matching requests pass and the next `count` fail; see fault_proxy.py."""
         fault = {
@@ -84,16 +85,24 @@ class Emulator:
             "status": status,
             "after": after,
             "body": body,
+            "spreads": spreads,
         }
         self._request("POST", self.proxy_port, "/-/faults", json.dumps(fault).encode())
 
-    def expire_credentials(self, after: int) -> None:
-        """Let `after` requests pass, and reject all later ones, as if a token had expired."""
-        if self.scheme == "gs":
-            self.fail("status", 1 << 30, status=401, after=after)
-        else:
-            code = "<Error><Code>ExpiredToken</Code><Message>It has expired.</Message></Error>"
-            self.fail("status", 1 << 30, status=403, after=after, body=code)
+    def expire_credentials(self, after: int = 0, path: str = "") -> None:
+        """Let `after` requests that match pass, and reject all later ones: a token has expired."""
+        code = "<Error><Code>ExpiredToken</Code><Message>It has expired.</Message></Error>"
+        status = 401 if self.scheme == "gs" else 403
+        self.fail("status", 1 << 30, status=status, after=after, body=code, path=path, spreads=True)
+
+    def deny_access(self, path: str) -> None:
+        """Reject all requests after one that matches, as if a permission had been withdrawn."""
+        code = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+        self.fail("status", 1 << 30, status=403, body=code, path=path, spreads=True)
+
+    def release(self) -> None:
+        """Forward the request that a fault of the kind "hold" delays."""
+        self._request("DELETE", self.proxy_port, "/-/held")
 
     def faults_left(self) -> int:
         """Return the number of faults that have not been injected yet."""

@@ -1,15 +1,19 @@
 """Forward HTTP requests to an emulator, and inject faults. Usage: fault_proxy.py PORT EMULATOR_PORT
 
-A POST of {"kind", "count", "methods", "path", "seconds", "status", "after", "body"} to /-/faults
-defines faults: of the requests that match, the first `after` pass, and the next `count` fail. There
-are four kinds:
+A POST of {"kind", "count", "methods", "path", "seconds", "status", "after", "body", "spreads"} to
+/-/faults defines faults: of the requests that match, the first `after` pass, and the next `count`
+fail. With "spreads", the requests after the first one fail even if they do not match. There are six
+kinds:
 
 - "status" answers with an HTTP status and `body`.
 - "stall" sends nothing for some seconds and then closes the connection.
 - "cut" sends only half of the response.
 - "lost" forwards the request, but then closes the connection instead of responding.
+- "freeze" delays the request and all others that follow until some seconds have passed.
+- "hold" delays only the request, until a DELETE of /-/held.
 
-GET /-/faults returns the number of faults that are left, and DELETE removes them.
+A delayed request is forwarded even if the client has given up. GET /-/faults returns the number of
+faults that are left, and DELETE removes them.
 """
 
 import http.client
@@ -22,6 +26,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 FAULTS: list[dict] = []
 LOCK = threading.Lock()
+RELEASED = threading.Event()
+FROZEN_UNTIL = 0.0
 TARGET = int(sys.argv[2]) if len(sys.argv) > 2 else 0
 NOT_FORWARDED = ("connection", "transfer-encoding", "content-length", "keep-alive")
 
@@ -49,6 +55,9 @@ class Handler(BaseHTTPRequestHandler):
         body = self.body()
         if self.path == "/-/faults":
             return self.control(body)
+        if self.path == "/-/held":
+            RELEASED.set()
+            return self.answer(200, {}, b"")
         fault = self.matching_fault(body)
         kind = fault["kind"] if fault else None
         if kind == "status":
@@ -57,6 +66,10 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(fault["seconds"])
             self.close_connection = True
             return None
+        if kind == "hold":
+            RELEASED.clear()
+            RELEASED.wait()
+        self.thaw(fault["seconds"] if fault and kind == "freeze" else 0)
         connection = http.client.HTTPConnection("127.0.0.1", TARGET, timeout=60)
         headers = {k: v for k, v in self.headers.items() if k.lower() not in NOT_FORWARDED}
         connection.request(self.command, self.path, body, headers)
@@ -67,6 +80,13 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return None
         self.answer(answer.status, dict(answer.getheaders()), content, cut=kind == "cut")
+
+    def thaw(self, seconds: float) -> None:
+        """Wait until nothing is frozen, after freezing all requests for some seconds."""
+        global FROZEN_UNTIL
+        if seconds:
+            FROZEN_UNTIL = time.monotonic() + seconds
+        time.sleep(max(0.0, FROZEN_UNTIL - time.monotonic()))
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = handle_any
 
@@ -94,6 +114,11 @@ class Handler(BaseHTTPRequestHandler):
                     if fault["after"]:
                         fault["after"] -= 1
                         continue
+                    if fault.get("spreads"):
+                        fault["methods"], fault["path"] = (
+                            ["GET", "HEAD", "POST", "PUT", "DELETE"],
+                            "",
+                        )
                     fault["count"] -= 1
                     if fault["count"] == 0:
                         FAULTS.remove(fault)

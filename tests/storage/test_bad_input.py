@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,9 +76,9 @@ def test_an_export_whose_credentials_expire_leaves_nothing_that_looks_finished(
 ) -> None:
     output = bucket / "exported"
 
-    def upload_with_expiring_credentials(directory: Path, url: ObjectUrl, last: str) -> None:
+    def upload_with_expiring_credentials(*args: Any) -> None:
         emulator.expire_credentials(after=5)
-        upload_directory(directory, url, last)
+        upload_directory(*args)
 
     with monkeypatch.context() as patch:
         patch.setattr(uploads, "upload_directory", upload_with_expiring_credentials)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.corpus import shared_files
 from bert_jax.corpus.bucket_workspace import BucketShards
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.manifest import ShardInfo, json_fields, read_manifest, verify_shards
@@ -23,6 +22,7 @@ from bert_jax.corpus.prepare import prepare
 from bert_jax.corpus.shards import UnitResult
 from bert_jax.filtering.options import FilterOptions
 from bert_jax.storage import lease as lease_module
+from bert_jax.storage.exclusive_writes import ExclusiveWriter
 from bert_jax.storage.lease import Lease, LeaseHeldError
 from bert_jax.storage.objects import (
     find,
@@ -179,7 +179,7 @@ def test_only_complete_shards_are_kept(
     write_bytes(bucket / "train-00004.arrayrecord", "ab")
     remove(bucket / "train-00005.arrayrecord")
     remove(bucket / ".work/train-00006.json")
-    keeper = BucketShards(bucket, lambda: None)
+    keeper = BucketShards(bucket, ExclusiveWriter(None))
     kept = [name for name in names if keeper.kept(tmp_path, name) is not None]
     assert kept == [name for name in names if name[-2:] not in ("03", "04", "05", "06")]
     assert not list((tmp_path / "cache").rglob("lock"))  # Nothing was read through the cache.
@@ -188,12 +188,12 @@ def test_only_complete_shards_are_kept(
     def fail(*_: object) -> None:
         raise OSError("killed")
 
-    monkeypatch.setattr(shared_files, "upload", fail)
+    monkeypatch.setattr(ExclusiveWriter, "upload", fail)
     keeper.keep(tmp_path, names[0])
     with pytest.raises(OSError, match="killed"):
         keeper.wait()
     keeper.close()
-    assert BucketShards(bucket, lambda: None).kept(tmp_path, names[0]) is None
+    assert BucketShards(bucket, ExclusiveWriter(None)).kept(tmp_path, names[0]) is None
 
 
 @pytest.mark.slow

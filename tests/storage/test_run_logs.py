@@ -1,5 +1,7 @@
 """Test that readers of a log in a bucket always see one complete version of it."""
 
+from collections.abc import Callable
+
 import pytest
 
 from bert_jax.runs import bucket_logs
@@ -8,8 +10,8 @@ from bert_jax.storage.objects import list_objects, write_bytes
 from bert_jax.storage.urls import ObjectUrl
 
 
-def opened(url: ObjectUrl) -> LogParts:
-    return LogParts(url, list(list_objects(url)), lambda: None)
+def opened(url: ObjectUrl, check: Callable[[], None] = lambda: None) -> LogParts:
+    return LogParts(url, list(list_objects(url)), check)
 
 
 def lines(first: int, last: int) -> bytes:
@@ -25,19 +27,20 @@ def test_a_log_grows_in_parts(bucket: ObjectUrl) -> None:
     url = bucket / "run/metrics.parts"
     log = opened(url)
     for last in (1, 2, 7, 20):
-        log.write(lines(1, last) + b'{"step": unterminated')
+        log.write(lines(1, last) + b'{"step": unterminated', epoch=1)
         assert read_log(url) == lines(1, last) == opened(url).content
     names = [info.url.name for info in list_objects(url)]
-    assert names == [f"0000-{number:06d}.jsonl" for number in range(len(names))] and len(names) > 3
+    assert names == [f"0001.0000-{number:06d}.jsonl" for number in range(len(names))]
+    assert len(names) > 3
     before = {info.url: info.version for info in list_objects(url)}
-    opened(url).write(lines(1, 21))
+    log.write(lines(1, 21), epoch=1)
     after = {info.url: info.version for info in list_objects(url)}
     assert sum(after[one] != version for one, version in before.items()) <= 1
 
 
 def test_a_changed_log_replaces_the_old_one_as_a_whole(bucket: ObjectUrl) -> None:
     url = bucket / "run/metrics.parts"
-    opened(url).write(lines(1, 20))
+    opened(url).write(lines(1, 20), epoch=1)
     changed = lines(1, 12) + b'{"kind": "other"}\n'
     stop_after = 0
     while True:
@@ -51,23 +54,38 @@ def test_a_changed_log_replaces_the_old_one_as_a_whole(bucket: ObjectUrl) -> Non
                 raise InterruptedError
 
         try:
-            LogParts(url, list(list_objects(url)), interrupt).write(changed)
+            opened(url, interrupt).write(changed, epoch=2 + stop_after)
             break
         except InterruptedError:
             assert read_log(url) in (lines(1, 20), changed)
             stop_after += 1
     assert read_log(url) == changed and stop_after > 3
-    opened(url).write(b"")
+    opened(url).write(b"", epoch=1000)
     assert read_log(url) == b""
-    opened(url).write(lines(1, 3))
+    opened(url).write(lines(1, 3), epoch=1000)
     assert read_log(url) == lines(1, 3)
 
 
 def test_other_objects_and_incomplete_versions_are_ignored(bucket: ObjectUrl) -> None:
     url = bucket / "run/metrics.parts"
-    opened(url).write(lines(1, 2))
-    write_bytes(url / "0001-000001.jsonl", b'{"step": 99}\n')
+    opened(url).write(lines(1, 2), epoch=1)
+    write_bytes(url / "0002.0000-000001.jsonl", b'{"step": 99}\n')
     write_bytes(url / "notes.txt", b"mine\n")
     assert read_log(url) == lines(1, 2)
-    opened(url).write(lines(5, 6))
+    opened(url).write(lines(5, 6), epoch=3)
     assert read_log(url) == lines(5, 6)
+
+
+def test_a_process_that_was_replaced_does_not_change_the_log(bucket: ObjectUrl) -> None:
+    url = bucket / "run/metrics.parts"
+    opened(url).write(lines(1, 20), epoch=1)
+    former = opened(url)
+    former.write(lines(1, 12), epoch=2)
+    new = opened(url)
+    new.write(lines(1, 14), epoch=3)
+    former.write(lines(1, 17), epoch=2)
+    assert read_log(url) == lines(1, 14)
+    former.write(lines(2, 30), epoch=2)
+    assert read_log(url) == lines(1, 14)
+    new.write(lines(1, 15), epoch=3)
+    assert read_log(url) == lines(1, 15) == opened(url).content

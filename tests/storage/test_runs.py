@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,10 +17,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax.runs.bucket_layout import COMMIT_NAME, LEASE_NAME, read_layout
+from bert_jax.runs.bucket_layout import LEASE_NAME, read_layout
 from bert_jax.runs.bucket_logs import read_log
 from bert_jax.runs.checkpoints import load_model
 from bert_jax.runs.locations import open_work_dir
+from bert_jax.runs.run_index import INDEX_NAME, read_index
 from bert_jax.runs.verification import verify_steps
 from bert_jax.runs.views import local_run, refresh
 from bert_jax.storage import lease as lease_module
@@ -154,8 +156,11 @@ def begun(url: ObjectUrl, step: int) -> Callable[[], bool]:
     """Return whether some, but not all, files of a checkpoint are in the bucket."""
 
     def check() -> bool:
-        names = {info.url.name for info in list_objects(url / "checkpoints" / str(step))}
-        return len(names) > 3 and COMMIT_NAME not in names
+        infos = list_objects(url / "checkpoints")
+        files = [
+            info for info in infos if url.relative(info.url).startswith(f"checkpoints/{step}.")
+        ]
+        return len(files) > 3 and step not in read_index(url).checkpoints
 
     return check
 
@@ -176,10 +181,11 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(
     until = time.monotonic() + rng.uniform(3, 12)
     run.kill(lambda: time.monotonic() > until, *words)
     emulator.fail("status", 6, methods="PUT POST", path="checkpoints")
-    emulator.fail("stall", 1, seconds=25, methods="PUT POST", path="checkpoints")
+    emulator.fail("freeze", 1, seconds=30, methods="PUT POST", path="checkpoints", after=8)
     output, errors = run(*words)
     assert "this run's checkpoint at step" in output
-    assert emulator.faults_left() == 0 and "writing succeeded at attempt 2, after" in errors
+    assert emulator.faults_left() == 0
+    assert re.search(r"checkpoints/.*: writing succeeded at attempt 2, after 30\.", errors)
     assert_same_run(url, pretraining.on_disk)
     assert find(url / LEASE_NAME) is None
     layout = read_layout(url)
@@ -229,22 +235,77 @@ def test_fine_tuning_in_a_bucket_survives_a_kill(
     assert f"model      {url}, step {scores['step']}" in evaluated
 
 
+STEP_15 = r"checkpoints(%2F|/)15\."
+
+
+def only_error(errors: str) -> str:
+    assert "Traceback" not in errors
+    (error,) = [line for line in errors.splitlines() if "error: " in line]
+    return error
+
+
+@pytest.mark.slow
+def test_a_run_without_permission_stops_and_is_resumed(
+    run: Runner, pretraining: Pretraining, bucket: ObjectUrl, emulator: Emulator
+) -> None:
+    url = bucket / "run"
+    words = pretraining.words(url)
+    emulator.deny_access(STEP_15)
+    _, errors = run(*words, code=2)
+    error = only_error(errors)
+    assert f"{url}: the run cannot be copied to the bucket: the store denies access. The" in error
+    assert "intact (steps: 5, 10). Fix the cause, and run the same command again to" in error
+    emulator.clear_faults()
+    assert set(read_layout(url).checkpoints) == {5, 10}
+    output, _ = run(*words)
+    assert "this run's checkpoint at step 10" in output
+    assert_same_run(url, pretraining.on_disk)
+
+
+@pytest.mark.slow
+def test_a_suspended_run_that_was_replaced_changes_nothing(
+    run: Runner, pretraining: Pretraining, bucket: ObjectUrl, emulator: Emulator
+) -> None:
+    url = bucket / "run"
+    words = pretraining.words(url)
+    # The index is written at the start and then for steps 5 and 10.
+    emulator.fail("hold", methods="PUT POST", path=INDEX_NAME, after=2)
+    suspended = run.start(*words)
+    deadline = time.monotonic() + 300
+    while emulator.faults_left():
+        assert suspended.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    suspended.send_signal(signal.SIGSTOP)
+    output, errors = run(*words)
+    assert f"work_dir={url}: waiting for up to 4 s, since process {suspended.pid}" in errors
+    assert "this run's checkpoint at step 5" in output
+    before = {info.url: info.version for info in list_objects(url)}
+    emulator.release()  # the first run's addition of step 10 to the index arrives
+    suspended.send_signal(signal.SIGCONT)
+    _, errors = suspended.communicate(timeout=300)
+    assert suspended.returncode == 2
+    assert only_error(errors).endswith(
+        f"work_dir={url}: this run stopped writing, because another process took over its lease. "
+        "Make sure that no other process writes there, and run the same command again."
+    )
+    assert {info.url: info.version for info in list_objects(url)} == before
+    assert_same_run(url, pretraining.on_disk)
+
+
 @pytest.mark.slow
 def test_a_run_that_cannot_be_copied_stops_and_is_resumed(
     run: Runner, pretraining: Pretraining, bucket: ObjectUrl, emulator: Emulator
 ) -> None:
     url = bucket / "run"
     words = pretraining.words(url)
-    path = "checkpoints(%2F|/)15(%2F|/)"
-    emulator.fail("status", 10_000, methods="PUT POST", path=path, status=401)
+    emulator.expire_credentials(path=STEP_15)
     _, errors = run(*words, code=2)
-    (error,) = [line for line in errors.splitlines() if "error: " in line]
+    error = only_error(errors)
     assert f"{url}: the run cannot be copied to the bucket: there are no valid credentials" in error
     assert "checkpoints in the bucket are intact (steps: 5, 10). Fix the cause, and run" in error
-    assert "Traceback" not in errors
+    emulator.clear_faults()
     shown, _ = run("status", url)
     assert f"run        {url}: failed" in shown or "killed" in shown
-    emulator.clear_faults()
     output, _ = run(*words)
     assert "this run's checkpoint at step 10" in output
     assert_same_run(url, pretraining.on_disk)

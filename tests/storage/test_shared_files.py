@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.corpus import shared_files
 from bert_jax.corpus.shared_files import BucketFiles
+from bert_jax.storage.exclusive_writes import ExclusiveWriter
 from bert_jax.storage.objects import find, read_bytes
 from bert_jax.storage.urls import ObjectUrl
 
@@ -22,7 +22,8 @@ def test_files_are_copied_and_marked_as_finished_last(
     bucket: ObjectUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remote = bucket / "corpus/.work"
-    one, two, three = (BucketFiles(tmp_path / name, remote) for name in ("1", "2", "3"))
+    writer = ExclusiveWriter(None)
+    one, two, three = (BucketFiles(tmp_path / name, remote, writer) for name in ("1", "2", "3"))
     two.fetch_all("screening")
     assert not list((two.work / "screening").iterdir())
     write(one.work, "first content")
@@ -36,12 +37,12 @@ def test_files_are_copied_and_marked_as_finished_last(
     # If a machine is killed while it replaces the files, they are not marked as finished.
     write(two.work, "second content")
 
-    def upload(file: Path, url: ObjectUrl) -> None:
+    def upload(writer: ExclusiveWriter, file: Path, url: ObjectUrl) -> None:
         assert find(remote / MARK) is None
         raise OSError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(shared_files, "upload", upload)
+        patch.setattr(ExclusiveWriter, "upload", upload)
         with pytest.raises(OSError, match="killed"):
             two.share(MARK, OTHER)
     three.fetch(MARK, OTHER)
