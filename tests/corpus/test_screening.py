@@ -299,9 +299,16 @@ def test_the_result_of_screening_is_used_again(
         assert again.screened_digest == preparation.screened_digest
         other = {**request.plan, "tokenizer_fingerprint": "another"}
         assert kept_screening(workspace.files, other) is None
+        for name in ("verdicts.bin", "near_duplicates.jsonl", "filters.html"):
+            path = workspace.work / "screened" / name
+            content = path.read_bytes()
+            path.write_bytes(content[1:])
+            assert kept_screening(workspace.files, request.plan) is None
+            path.write_bytes(content)
+        assert kept_screening(workspace.files, request.plan) is not None
         result = workspace.work / "screened/result.json"
-        content = json.loads(result.read_text())
-        result.write_text(json.dumps({**content, "documents": "00" * 16}))
+        described = json.loads(result.read_text())
+        result.write_text(json.dumps({**described, "documents": "00" * 16}))
     make = partial(
         make_corpus, request.inputs.paths, request.tokenizer, request.output, request.options, 1
     )
