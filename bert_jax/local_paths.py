@@ -6,7 +6,8 @@ import dataclasses
 import os
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -77,6 +78,22 @@ def shown(text: str | os.PathLike[str]) -> str:
     for copy, url in COPIES.items():
         shown = shown.replace(copy, url)
     return shown
+
+
+@contextmanager
+def naming_urls() -> Iterator[None]:
+    """Make the errors raised in the block name the URLs of objects instead of their copies.
+
+    It is also a decorator for functions of the Python API. Errors about a local disk that cannot be
+    written are left unchanged.
+    """
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        is_text = len(error.args) == 1 and isinstance(error.args[0], str)
+        if is_text and (isinstance(error, ValueError) or type(error) is OSError):
+            error.args = (shown(error.args[0]),)
+        raise
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:

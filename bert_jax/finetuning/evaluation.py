@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bert_jax.finetuning.config import EvaluationConfig
 from bert_jax.finetuning.open_evaluation import SetScores, open_evaluation
+from bert_jax.local_paths import naming_urls
 from bert_jax.runs.model_location import local_model
 from bert_jax.runs.outputs import check_output
 from bert_jax.storage.uploads import new_files
@@ -36,6 +37,7 @@ class EvaluationResult:
     devices: str
 
 
+@naming_urls()
 def evaluate(
     work_dir: str | os.PathLike[str],
     *,

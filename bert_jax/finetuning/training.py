@@ -29,6 +29,7 @@ from bert_jax.goodput.categories import INITIALIZATION, PREPARATION, RESTORE, SA
 from bert_jax.goodput.ledger import Ledger
 from bert_jax.goodput.text import goodput_lines
 from bert_jax.labeled_data.feature_batches import FeatureBatches
+from bert_jax.local_paths import naming_urls
 from bert_jax.models.parameters import Parameters
 from bert_jax.pipeline.loader import Loader
 from bert_jax.runs.locations import WorkDir, open_work_dir
@@ -90,6 +91,7 @@ class FinetuneResult:
         return os.fspath(self.work_dir)
 
 
+@naming_urls()
 def finetune(
     config: FinetuneConfig,
     *,

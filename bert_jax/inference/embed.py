@@ -24,6 +24,7 @@ from bert_jax.inference.predictor import (
     truncate_texts,
 )
 from bert_jax.labeled_data.features import Features, build_sequences
+from bert_jax.local_paths import naming_urls
 from bert_jax.models.model import Model, infer
 from bert_jax.models.options import DTypeName
 from bert_jax.models.sentence_embedding import SentenceEmbedding, sentence_vectors
@@ -163,6 +164,7 @@ class Embed(Predictor):
     heads = None
     made_by = "`bj.pretrain`"
 
+    @naming_urls()
     def __init__(
         self,
         work_dir: str | os.PathLike[str],
@@ -196,6 +198,7 @@ class Embed(Predictor):
     def __call__(
         self, text: list[str], *, prompt_name: str | None = ..., prompt: str | None = ...
     ) -> list[Embedding]: ...
+    @naming_urls()
     def __call__(
         self, text: str | list[str], *, prompt_name: str | None = None, prompt: str | None = None
     ) -> Embedding | list[Embedding]:

@@ -22,6 +22,7 @@ from bert_jax.labeled_data.feature_batches import (
     rows_by_length,
 )
 from bert_jax.labeled_data.features import Features, build_sequences, truncate_pair
+from bert_jax.local_paths import naming_urls
 from bert_jax.models.options import DTypeName
 from bert_jax.processes import format_bytes, memory_bytes
 from bert_jax.runs.checkpoints import load_model
@@ -288,6 +289,7 @@ class Predictor:
     made_by: ClassVar[str]
     fallback_defaults: ClassVar[InferenceDefaults | None] = None
 
+    @naming_urls()
     def __init__(
         self,
         work_dir: str | os.PathLike[str],

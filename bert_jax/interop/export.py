@@ -25,6 +25,7 @@ from bert_jax.interop.huggingface.config import PAIRS_KEY
 from bert_jax.interop.huggingface.families import family_of
 from bert_jax.interop.model_card import model_card
 from bert_jax.json_files import read_json_object
+from bert_jax.local_paths import naming_urls
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.sentence_embedding import SentenceEmbedding
 from bert_jax.runs.checkpoints import load_for_export
@@ -70,6 +71,7 @@ class ExportResult:
         return family_of(self.config.encoder).title
 
 
+@naming_urls()
 def export(
     work_dir: str | os.PathLike[str],
     output: str | os.PathLike[str],

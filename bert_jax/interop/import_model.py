@@ -12,7 +12,7 @@ from bert_jax.interop.huggingface.families import family_of
 from bert_jax.interop.huggingface.import_config import ImportOptions
 from bert_jax.interop.huggingface.load import ForeignModel, open_directory
 from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
-from bert_jax.local_paths import is_url
+from bert_jax.local_paths import is_url, naming_urls
 from bert_jax.models.model import ModelConfig, Problem
 from bert_jax.models.sentence_embedding import SentenceEmbedding
 from bert_jax.runs.model_location import local_model
@@ -65,6 +65,7 @@ class ImportResult:
         yield f"{self.work_dir}: {self.family} ({self.config.head!r} head)"
 
 
+@naming_urls()
 def import_model(
     source: str | os.PathLike[str],
     output: str | os.PathLike[str],

@@ -29,6 +29,7 @@ from bert_jax.interop.verify_backends import (
     open_tokenizer,
     sentence_embedding_differences,
 )
+from bert_jax.local_paths import naming_urls
 from bert_jax.runs.model_location import local_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.reports import Message, OnReport, discard
@@ -64,6 +65,7 @@ class Comparison:
         return [*lines, f"{'PASS' if self.passed else 'FAIL'}: {self.verdict}"]
 
 
+@naming_urls()
 def verify(
     first: str | os.PathLike[str],
     second: str | os.PathLike[str],

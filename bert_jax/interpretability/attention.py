@@ -24,6 +24,7 @@ from bert_jax.interpretability.trace import head_outputs, trace, traced_arrays
 from bert_jax.interpretability.traced_text import FloatArray, TracedText
 from bert_jax.labeled_data.features import Features
 from bert_jax.labeled_data.tokenized_text import Text, TokenizedText, tokenize
+from bert_jax.local_paths import naming_urls
 from bert_jax.models.model import ClassifierHead
 from bert_jax.models.options import DTypeName
 from bert_jax.runs.named_checkpoint import name_checkpoints
@@ -49,6 +50,7 @@ class Attention(Predictor):
     heads = None
     made_by = "`bj.pretrain`"
 
+    @naming_urls()
     def __init__(
         self,
         work_dir: str | os.PathLike[str],

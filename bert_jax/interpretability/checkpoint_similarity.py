@@ -17,7 +17,7 @@ from bert_jax.interpretability.plots import heat_map
 from bert_jax.interpretability.similarity import describe_words, linear_cka, vectors_by_sentence
 from bert_jax.interpretability.traced_text import FloatArray, layer_names
 from bert_jax.labeled_data.treebank import Treebank
-from bert_jax.local_paths import shown
+from bert_jax.local_paths import naming_urls, shown
 from bert_jax.plots import png_of
 from bert_jax.runs.model_location import local_model
 from bert_jax.runs.named_checkpoint import absolute_name
@@ -109,6 +109,7 @@ class CheckpointSimilarity:
         write_result(path, png_of(figure))
 
 
+@naming_urls()
 def compare_checkpoints(
     work_dir: str | Path,
     treebank: Treebank,

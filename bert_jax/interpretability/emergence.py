@@ -23,6 +23,7 @@ from bert_jax.interpretability.head_probe import (
 from bert_jax.interpretability.notebook import Cell, Shaded, paragraph, picture, table
 from bert_jax.interpretability.traced_text import COUNTED_FROM
 from bert_jax.labeled_data.treebank import Treebank
+from bert_jax.local_paths import naming_urls
 from bert_jax.plots import plain, png_of
 from bert_jax.runs.model_location import local_model
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model
@@ -135,6 +136,7 @@ def _draw(axis: Axes, steps: Sequence[int], accuracies: Sequence[float], best: B
     axis.axhline(best.offset_accuracy, color=line.get_color(), linestyle=":", linewidth=0.8)
 
 
+@naming_urls()
 def probe_checkpoints(
     work_dir: str | Path, treebank: Treebank, *, on_progress: OnProgress | None = None
 ) -> Emergence:

@@ -28,6 +28,7 @@ from bert_jax.finetuning.task_data import ExampleSet
 from bert_jax.interpretability.notebook import Cell, Shaded, folded, paragraph, picture, table
 from bert_jax.interpretability.traced_text import COUNTED_FROM
 from bert_jax.labeled_data.feature_batches import FeatureBatches, InOrder
+from bert_jax.local_paths import naming_urls
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.plots import plain, png_of
@@ -165,6 +166,7 @@ class HeadPruning:
         return figure
 
 
+@naming_urls()
 def prune_heads(
     work_dir: str | os.PathLike[str],
     *,

@@ -8,8 +8,10 @@ from bert_jax.interpretability.attention import Attention
 from bert_jax.interpretability.page import Page, render_page
 from bert_jax.interpretability.views import collect_views
 from bert_jax.labeled_data.tokenized_text import Text
+from bert_jax.local_paths import naming_urls
 
 
+@naming_urls()
 def look(
     model: str | Path | Attention,
     text: Text,

@@ -24,6 +24,7 @@ from bert_jax.language_scores.masked_rows import (
 from bert_jax.language_scores.pair_file import MinimalPair, read_minimal_pairs, sample_pairs
 from bert_jax.language_scores.progress import OnProgress, progress_line
 from bert_jax.language_scores.pseudo_likelihood import PseudoLikelihood
+from bert_jax.local_paths import naming_urls
 from bert_jax.plots import plain, png_of
 from bert_jax.runs.named_checkpoint import NamedCheckpoint, name_checkpoints
 from bert_jax.storage.uploads import write_json, write_result
@@ -157,6 +158,7 @@ class MinimalPairScores:
         write_result(path, png_of(figure))
 
 
+@naming_urls()
 def score_minimal_pairs(
     work_dir: str | os.PathLike[str],
     data: str | os.PathLike[str],

@@ -26,6 +26,7 @@ from bert_jax.language_scores.masked_rows import (
     masked_rows,
     sentence_problem,
 )
+from bert_jax.local_paths import naming_urls
 from bert_jax.models.options import DTypeName
 from bert_jax.models.pretraining_models import PretrainingModel
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -163,6 +164,7 @@ class PseudoLikelihood(Predictor):
     purpose = "score text"
     made_by = "`bj.pretrain`"
 
+    @naming_urls()
     def __init__(
         self,
         work_dir: str | os.PathLike[str],

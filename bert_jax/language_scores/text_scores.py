@@ -17,6 +17,7 @@ from bert_jax.language_scores.masked_lm import MaskedLM, NotFinite
 from bert_jax.language_scores.progress import OnProgress, progress_line
 from bert_jax.language_scores.pseudo_likelihood import PseudoLikelihood, SentenceScorer
 from bert_jax.language_scores.text_rows import TextRows, masked_batches, read_text_rows
+from bert_jax.local_paths import naming_urls
 from bert_jax.pipeline.masking import MaskingConfig
 from bert_jax.runs.named_checkpoint import NamedCheckpoint, name_checkpoints
 from bert_jax.storage.uploads import write_json
@@ -106,6 +107,7 @@ def perplexity(loss: float) -> float:
     return math.exp(min(loss, 700.0))
 
 
+@naming_urls()
 def score_text(
     work_dir: str | os.PathLike[str],
     inputs: InputPaths,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from bert_jax.json_files import read_json_object
+from bert_jax.local_paths import naming_urls
 from bert_jax.pretraining.batch_view import BatchView, view_batch
 from bert_jax.recipes.load import Overrides, Source, load_config
 from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.runs.views import local_run
 
 
+@naming_urls()
 def show_batch(
     source: Source, overrides: Overrides = (), *, step: int = 0, num_rows: int = 4
 ) -> BatchView:

@@ -11,6 +11,7 @@ import jax
 
 from bert_jax.conversion import to_dataclass
 from bert_jax.json_files import expecting_fields, read_json_object
+from bert_jax.local_paths import naming_urls
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import Model, ModelConfig, define_model, part_of
 from bert_jax.models.options import DTypeName
@@ -142,6 +143,7 @@ class TrainedModel:
     model: Model
 
 
+@naming_urls()
 def load_model(
     work_dir: str | os.PathLike[str], dtype: DTypeName = "auto", step: int | None = None
 ) -> TrainedModel:

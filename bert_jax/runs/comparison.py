@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from bert_jax.corpus.workspace import directory_kind
 from bert_jax.html_pages import check_page_path, html_page, html_table
 from bert_jax.json_files import read_json_object
-from bert_jax.local_paths import shown
+from bert_jax.local_paths import naming_urls, shown
 from bert_jax.plots import plain, png_of
 from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.runs.views import local_run
@@ -177,6 +177,7 @@ class RunComparison:
         write_json(path, {"runs": [shown(run.work_dir) for run in self.runs], **tables})
 
 
+@naming_urls()
 def compare_runs(work_dirs: Sequence[str | os.PathLike[str]]) -> RunComparison:
     """Read the logs and configs of runs, which may still be in progress.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from bert_jax.local_paths import naming_urls
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
@@ -65,6 +66,7 @@ class ExtractResult:
         return f"the {mean}parameters of {os.fspath(source)} at step{'s' if many else ''} {steps}"
 
 
+@naming_urls()
 def extract(
     work_dir: str | os.PathLike[str],
     output: str | os.PathLike[str],

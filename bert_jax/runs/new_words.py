@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import jax
 import numpy as np
 
+from bert_jax.local_paths import naming_urls
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.runs.checkpoints import load_model_parameters
@@ -68,6 +69,7 @@ class AddedWords:
         )
 
 
+@naming_urls()
 def add_words(
     model: str | os.PathLike[str], words: Sequence[str], output: str | os.PathLike[str]
 ) -> AddedWords:

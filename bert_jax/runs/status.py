@@ -15,7 +15,7 @@ from bert_jax.goodput.account import Account, Goodput
 from bert_jax.goodput.entries import GOODPUT_NAME, EndState, read_entries
 from bert_jax.goodput.text import goodput_lines
 from bert_jax.json_files import check_kinds, expecting_fields, read_json_object
-from bert_jax.local_paths import shown
+from bert_jax.local_paths import naming_urls, shown
 from bert_jax.runs.ownership import is_locked
 from bert_jax.runs.views import is_leased, is_view, local_run
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
@@ -183,6 +183,7 @@ class SweepStatus:
         return {"output": str(self.output), "runs": [run.to_json() for run in self.runs]}
 
 
+@naming_urls()
 def read_status(path: str | Path) -> RunStatus | SweepStatus:
     """Return the status of a run, or of all runs in a sweep.
 

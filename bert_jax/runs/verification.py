@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from bert_jax.local_paths import naming_urls
 from bert_jax.runs.checkpoints import checkpoints_at
 from bert_jax.training.checkpoint_checksums import REMOVED, verify
 
@@ -32,7 +33,8 @@ def verify_steps(path: str | os.PathLike[str], step: int | None = None) -> Itera
     Raises:
       ValueError: there is no checkpoint, or none at this step.
     """
-    directory, steps = checkpoints_at(path, step)
+    with naming_urls():
+        directory, steps = checkpoints_at(path, step)
     width = len(f"{steps[-1]:,}")
     for number in steps:
         outcome = verify(directory, number)
