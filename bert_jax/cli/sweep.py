@@ -18,7 +18,6 @@ joint report for several sweeps:
 
 import argparse
 import sys
-from pathlib import Path
 from typing import get_args
 
 from bert_jax.argument_parser import ArgumentParser, free_text, option_name
@@ -88,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     stop = StopRequest()
     with given.naming_options(), StatusLine(sys.stderr) as status:
         grid = grid_of(args.batch_sizes, args.learning_rates, args.epochs, args.seeds, config.seed)
-        keep = args.keep or kept_before(Path(args.output)) or "best"
+        keep = args.keep or kept_before(args.output) or "best"
         result = sweep(
             config,
             args.output,

@@ -12,8 +12,10 @@ from pathlib import Path
 from bert_jax.downstream.scorer import DownstreamScorer, OpenCheckpoint, open_tasks, scoring
 from bert_jax.downstream.tasks import load_tasks
 from bert_jax.json_files import expecting_fields, read_json_object
+from bert_jax.runs.followed import FollowedRun, followed_run
 from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model, read_tokenizer
+from bert_jax.storage.errors import StorageError
 from bert_jax.training.checkpoint_files import DamagedCheckpoint, steps_in
 from bert_jax.training.distributed import StopRequest, StopRequested, launched_together
 from bert_jax.training.downstream_log import DownstreamScore, read_downstream_scores
@@ -59,7 +61,7 @@ def follow(
     scored.
 
     Args:
-      work_dir: the work directory of the run.
+      work_dir: the work directory of the run, or its URL in a bucket.
       configs: names of fine-tuning recipes and paths of config files.
       overrides: overrides such as "--config.num_epochs=1", which apply to every config.
       every: score only the last checkpoint and those whose step is a multiple of this number.
@@ -71,6 +73,7 @@ def follow(
     Raises:
       ValueError: the directory does not contain a pretraining run, a config does not fit the model
         or the data, a file is missing, or another process is scoring this run's checkpoints.
+      StorageError: the bucket of the run cannot be read or written.
     """
     if (processes := launched_together()) > 1:
         raise ValueError(
@@ -81,30 +84,49 @@ def follow(
         raise ValueError(f"every={every}: expected 1 or more.")
     check_list("configs", configs)
     check_list("overrides", overrides)
-    directory, report = Path(work_dir), on_report or discard
+    with followed_run(work_dir) as run:
+        report = run.place.reporting(on_report) or discard
+        finished = _follow(run, configs, overrides, every, once, poll_seconds, report, stop)
+        run.place.finished = finished
+        return FollowResult(finished, read_downstream_scores(run.place.path))
+
+
+def _follow(
+    run: FollowedRun,
+    configs: Sequence[str],
+    overrides: Sequence[str],
+    every: int,
+    once: bool,
+    poll_seconds: float,
+    report: OnReport,
+    stop: StopRequest | None,
+) -> bool:
+    """Do what `follow` does, and return whether all checkpoints have been scored."""
+    directory, location = run.place.path, run.place.location
     model, _ = read_model(directory)
     if model.classifier is not None:
         raise ValueError(
-            f"{work_dir}: this model was fine-tuned (its head is {model.head!r}). Specify the work "
+            f"{location}: this model was fine-tuned (its head is {model.head!r}). Specify the work "
             "directory of a pretraining run."
         )
-    tasks = load_tasks(configs, overrides, directory, "--config")
-    opened = open_tasks(tasks, directory, model, read_tokenizer(directory, model.encoder))
+    tasks = load_tasks(configs, overrides, location, "--config")
+    opened = open_tasks(tasks, run.place, model, read_tokenizer(directory, model.encoder))
     with ExitStack() as closing:
         stopping = closing.enter_context(stop or StopRequest())
         scorer = closing.enter_context(
             scoring(
-                directory,
+                run.place,
                 opened,
                 tensorboard=_reports_to_tensorboard(directory),
                 stop=stopping,
                 report=report,
             )
         )
-        finished = _Follower(directory, scorer, every, stopping, report).run(once, poll_seconds)
+        finished = _Follower(run, scorer, every, stopping, report).run(once, poll_seconds)
+        scorer.scores.update_log()
     if not finished:
         report(Message("stopped; run the same command to resume"))
-    return FollowResult(finished, read_downstream_scores(directory))
+    return finished
 
 
 @dataclass(frozen=True)
@@ -125,19 +147,24 @@ class _Unread:
 
 @dataclass
 class _Follower:
-    work_dir: Path
+    followed: FollowedRun
     scorer: DownstreamScorer
     every: int
     stop: StopRequest
     report: OnReport
     _unread: dict[int, _Unread] = field(default_factory=dict)
 
+    @property
+    def _checkpoints(self) -> Path:
+        return self.followed.place.path / CHECKPOINTS_NAME
+
     def run(self, once: bool, poll_seconds: float) -> bool:
         """Score checkpoints until the run is finished; return False if a stop was requested."""
         waiting = False
         while True:
-            total = _total_steps(self.work_dir)
-            steps = steps_in(self.work_dir / CHECKPOINTS_NAME)
+            self.followed.refresh(fully=bool(self._unread))
+            total = _total_steps(self.followed.place.path)
+            steps = steps_in(self._checkpoints)
             ended = total is None or total in steps
             last = steps[-1] if steps and (ended or once) else None
             due = [x for x in steps if x % self.every == 0 or x == last]
@@ -173,7 +200,7 @@ class _Follower:
 
     def _open(self, step: int) -> OpenCheckpoint | None:
         """Open a checkpoint; return None if it cannot be read or has been removed."""
-        files = self.work_dir / CHECKPOINTS_NAME / str(step)
+        files = self._checkpoints / str(step)
         before = self._unread.get(step)
         if before is not None and before.reported and isinstance(before.error, DamagedCheckpoint):
             if before.files == _files_of(files):
@@ -181,6 +208,9 @@ class _Follower:
         try:
             checkpoint = self.scorer.open(step)
         except (OSError, ValueError) as error:
+            if isinstance(error, StorageError) and error.problem not in ("missing", "conflict"):
+                raise
+            self.followed.refresh()
             if step not in steps_in(files.parent):
                 self._skip_removed(step)
                 return None
@@ -188,6 +218,7 @@ class _Follower:
                 raise
             self._note(step, error, _files_of(files))
             return None
+        self.followed.release(step)
         self._unread.pop(step, None)
         return checkpoint
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import jax
 
@@ -13,10 +12,13 @@ from bert_jax.downstream.scorer import DownstreamScorer, open_tasks, scoring
 from bert_jax.downstream.tasks import load_tasks
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.run import FinetuneRun
+from bert_jax.local_paths import naming_urls
 from bert_jax.models.model import ModelConfig
 from bert_jax.pretraining import run
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.prepared_run import PretrainResult
+from bert_jax.runs.locations import WorkDir
+from bert_jax.storage.urls import parse_location
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.reports import OnReport
@@ -25,6 +27,7 @@ from bert_jax.validation import check_config
 _KEY = "evaluation.downstream"
 
 
+@naming_urls()
 def pretrain(
     config: PretrainConfig,
     *,
@@ -67,7 +70,7 @@ def _load(config: PretrainConfig) -> _InProcess:
             f"processes. Remove the key, and start `bert-jax follow {config.work_dir} --config "
             "...` alongside the run."
         )
-    work_dir = Path(config.work_dir)
+    work_dir = parse_location(config.work_dir, "work_dir")
     return _InProcess(config, load_tasks(config.evaluation.downstream, (), work_dir, _KEY))
 
 
@@ -79,18 +82,18 @@ class _InProcess:
     tasks: Mapping[str, FinetuneConfig]
     _opened: Mapping[str, FinetuneRun] = field(default_factory=dict)
 
-    def check(self, model: ModelConfig, tokenizer: Tokenizer, work_dir: Path) -> None:
+    def check(self, model: ModelConfig, tokenizer: Tokenizer, place: WorkDir) -> None:
         """See `Downstream.check`."""
         try:
-            self._opened = open_tasks(self.tasks, work_dir, model, tokenizer)
+            self._opened = open_tasks(self.tasks, place, model, tokenizer)
         except ValueError as error:
             raise ValueError(f"{_KEY}: {error}") from error
 
     @contextmanager
-    def scoring(self, work_dir: Path, stop: StopRequest, report: OnReport) -> Iterator[_AfterSave]:
+    def scoring(self, place: WorkDir, stop: StopRequest, report: OnReport) -> Iterator[_AfterSave]:
         """See `Downstream.scoring`."""
         with scoring(
-            work_dir,
+            place,
             self._opened,
             tensorboard=self.config.reporting.tensorboard,
             stop=stop,

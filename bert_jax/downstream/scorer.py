@@ -12,7 +12,6 @@ from pathlib import Path
 
 import xxhash
 
-from bert_jax.downstream.tasks import DIRECTORY_NAME
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.outcome import read_outcome
 from bert_jax.finetuning.run import FinetuneRun
@@ -21,7 +20,9 @@ from bert_jax.finetuning.sweep_run import OUTPUT_NAME, reports_to
 from bert_jax.finetuning.training import train
 from bert_jax.local_paths import make_directory
 from bert_jax.models.model import ModelConfig
-from bert_jax.runs.ownership import only_writer
+from bert_jax.runs.bucket_layout import DOWNSTREAM_NAME
+from bert_jax.runs.bucket_scores import Scores, open_scores
+from bert_jax.runs.locations import WorkDir
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint_checksums import PARAMETERS, Unreadable, recorded_checksum
@@ -38,13 +39,13 @@ _STEP = "step-"  # The directories of fine-tuning runs have this prefix.
 
 
 def open_tasks(
-    tasks: Mapping[str, FinetuneConfig], work_dir: Path, model: ModelConfig, tokenizer: Tokenizer
+    tasks: Mapping[str, FinetuneConfig], place: WorkDir, model: ModelConfig, tokenizer: Tokenizer
 ) -> dict[str, FinetuneRun]:
     """Read the data of all tasks, and check that it fits the model.
 
     Args:
       tasks: the configs, keyed by the names of the tasks.
-      work_dir: the work directory of the pretraining run.
+      place: the work directory of the pretraining run.
       model: the run's model.
       tokenizer: the model's tokenizer.
 
@@ -54,9 +55,11 @@ def open_tasks(
     opened: dict[str, FinetuneRun] = {}
     for name, config in tasks.items():
         mesh = make_mesh(config.mesh)
-        source = Source(str(work_dir), config.from_scratch, work_dir, model, tokenizer, None, mesh)
+        init_from = str(place.location)
+        source = Source(init_from, config.from_scratch, place.path, model, tokenizer, None, mesh)
         try:
-            run = FinetuneRun.open(config, mesh, list(opened.values()), source)
+            own = place / DOWNSTREAM_NAME / name
+            run = FinetuneRun.open(config, mesh, list(opened.values()), source, own)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
         opened[name] = replace(run, data=replace(run.data, test={}))
@@ -88,22 +91,29 @@ class DownstreamScorer:
     a fine-tuning run is removed after its scores have been logged.
 
     Attributes:
-      work_dir: the work directory of the pretraining run.
+      place: the work directory of the pretraining run.
       opened: the tasks, with their data and compiled programs.
       checksums: a checksum of each task's config and examples.
+      scores: the files with the scores.
       log: the log of the scores.
       board: the writer for TensorBoard events; None to write none.
       stop: a request to stop.
       report: called with a message after each fine-tuning run.
     """
 
-    work_dir: Path
+    place: WorkDir
     opened: Mapping[str, FinetuneRun]
     checksums: Mapping[str, str]
+    scores: Scores
     log: DownstreamLog
     board: TensorBoard | None
     stop: StopRequest
     report: OnReport
+
+    @property
+    def work_dir(self) -> Path:
+        """The local directory with the run's files."""
+        return self.place.path
 
     def open(self, step: int) -> OpenCheckpoint:
         """Read a checkpoint, which may be removed afterwards.
@@ -133,7 +143,8 @@ class DownstreamScorer:
             model = replace(model, encoder=replace(model.encoder, rotary_theta=theta))
             needed = None if run.source.from_scratch else step
             source = replace(run.source, step=needed, model=model, held=None)
-            if needed is not None and not _has_begun(self._run_directory(name, step, checksum)):
+            begun = _has_begun(self._run_directory(name, step, checksum).path)
+            if needed is not None and not begun:
                 held = held or source.hold()
                 source = replace(source, held=held.held)
             sources[name] = source
@@ -160,18 +171,18 @@ class DownstreamScorer:
 
     def _finetune(self, name: str, run: FinetuneRun, checkpoint: OpenCheckpoint) -> bool:
         """Fine-tune on one task and log the scores; return False if a stop was requested."""
-        step, directory = checkpoint.step, self.work_dir / DIRECTORY_NAME / name
+        step, directory = checkpoint.step, self.work_dir / DOWNSTREAM_NAME / name
         target = self._run_directory(name, step, checkpoint.checksum)
         run = run.with_hyperparameters(target, run.hyperparameters)
         scores: Mapping[str, float] = {}
         began = time.monotonic()
-        make_directory(target)
+        make_directory(target.path)
         with reports_to(directory / OUTPUT_NAME) as report:
             report(Message(f"fine-tuning after step {step:,}"))
             try:
                 if not train(run, self.stop, on_report=report):
                     return False
-                outcome = read_outcome(target)
+                outcome = read_outcome(target.path)
                 assert outcome is not None
                 scores = outcome.scores
             except TrainingDiverged as error:
@@ -191,19 +202,21 @@ class DownstreamScorer:
             shutil.rmtree(other, ignore_errors=True)
         if self.board is not None:
             self.board.add(score.tagged(), step)
+        self.scores.update_log()
         if (self.work_dir / LOG_NAME).is_file():
             Curves(self.work_dir).draw()
+        self.scores.publish()
         self.report(Message(str(score)))
         return True
 
-    def _run_directory(self, name: str, step: int, checksum: str) -> Path:
+    def _run_directory(self, name: str, step: int, checksum: str) -> WorkDir:
         number = xxhash.xxh3_64_hexdigest(f"{checksum} {self.checksums[name]}".encode())
-        return self.work_dir / DIRECTORY_NAME / name / f"{_STEP}{step}-{number[:8]}"
+        return self.place / DOWNSTREAM_NAME / name / f"{_STEP}{step}-{number[:8]}"
 
 
 @contextmanager
 def scoring(
-    work_dir: Path,
+    place: WorkDir,
     opened: Mapping[str, FinetuneRun],
     *,
     tensorboard: bool,
@@ -213,7 +226,7 @@ def scoring(
     """Open the log of a run's downstream scores, and lock it against other processes.
 
     Args:
-      work_dir: the work directory of the pretraining run.
+      place: the work directory of the pretraining run.
       opened: the tasks; see `open_tasks`.
       tensorboard: whether to write TensorBoard events to a subdirectory of the work directory.
       stop: a request to stop.
@@ -222,13 +235,13 @@ def scoring(
     Raises:
       ValueError: another process is scoring this run's checkpoints.
     """
-    with only_writer(work_dir / DIRECTORY_NAME):
-        log = DownstreamLog(work_dir)
+    with open_scores(place) as scores:
+        log = DownstreamLog(place.path)
         checksums = {name: _checksum_of(run) for name, run in opened.items()}
-        name = f"{TENSORBOARD_NAME}/{DIRECTORY_NAME}"
-        board = TensorBoard(work_dir, log.last_step, name) if tensorboard else None
+        name = f"{TENSORBOARD_NAME}/{DOWNSTREAM_NAME}"
+        board = TensorBoard(place.path, log.last_step, name) if tensorboard else None
         try:
-            yield DownstreamScorer(work_dir, opened, checksums, log, board, stop, report)
+            yield DownstreamScorer(place, opened, checksums, scores, log, board, stop, report)
         finally:
             if board is not None:
                 board.close()

@@ -9,8 +9,8 @@ from pathlib import Path
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.recipes.command_line import add_override
 from bert_jax.recipes.load import load_config
-
-DIRECTORY_NAME = "downstream"  # This directory is in the run's work directory.
+from bert_jax.runs.bucket_layout import DOWNSTREAM_NAME
+from bert_jax.storage.urls import Location
 
 
 def task_names(configs: Sequence[str], key: str) -> list[str]:
@@ -39,14 +39,14 @@ def task_names(configs: Sequence[str], key: str) -> list[str]:
 
 
 def load_tasks(
-    configs: Sequence[str], overrides: Sequence[str], work_dir: Path, key: str
+    configs: Sequence[str], overrides: Sequence[str], work_dir: Location, key: str
 ) -> dict[str, FinetuneConfig]:
     """Load the configs of the tasks, keyed by name.
 
     Args:
       configs: names of recipes and paths of config files.
       overrides: arguments such as "--config.num_epochs=1", which apply to every config.
-      work_dir: the work directory of the pretraining run.
+      work_dir: the work directory of the pretraining run, or its URL.
       key: see `task_names`.
 
     Raises:
@@ -57,7 +57,7 @@ def load_tasks(
         words = list(overrides)
         for override, value in (
             ("init_from", work_dir),
-            ("work_dir", work_dir / DIRECTORY_NAME / name),
+            ("work_dir", work_dir / DOWNSTREAM_NAME / name),
         ):
             words = add_override(words, override, str(value), "RUN")
         tasks[name] = load_config(config, words, kind="finetune")

@@ -151,8 +151,12 @@ class FinetuneRun:
         run.check_memory()
         return run
 
-    def with_hyperparameters(self, work_dir: Path, hyperparameters: Hyperparameters) -> FinetuneRun:
+    def with_hyperparameters(self, place: WorkDir, hyperparameters: Hyperparameters) -> FinetuneRun:
         """Return a run with different hyperparameters that shares this run's data and programs.
+
+        Args:
+          place: the directory that the new run writes to.
+          hyperparameters: the hyperparameters.
 
         Raises:
           ValueError: the batch cannot be split over the devices.
@@ -165,14 +169,13 @@ class FinetuneRun:
         )
         resolved = self.resolved.with_values(
             {
-                "work_dir": str(work_dir),
+                "work_dir": str(place.location),
                 "seed": hyperparameters.seed,
                 "batch_size": hyperparameters.batch_size,
                 "num_epochs": hyperparameters.num_epochs,
                 "optimizer": {"peak_learning_rate": hyperparameters.learning_rate},
             }
         )
-        place = WorkDir.on_disk(work_dir)
         return dataclasses.replace(
             self, place=place, hyperparameters=hyperparameters, resolved=resolved
         )

@@ -14,14 +14,16 @@ from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.finetuning.sweep_checks import check_runs, make_sweep, naming
 from bert_jax.finetuning.sweep_configs import variants_of
 from bert_jax.finetuning.sweep_directory import Keep, has_model, kept_before
+from bert_jax.finetuning.sweep_place import SweepPlace, open_sweep
 from bert_jax.finetuning.sweep_report import write_report
 from bert_jax.finetuning.sweep_results import SweepResults
 from bert_jax.finetuning.sweep_run import OnProgress, Sweep
 from bert_jax.finetuning.sweep_tables import summary
 from bert_jax.finetuning.variants import Variant
-from bert_jax.runs.outputs import check_output
+from bert_jax.local_paths import naming_urls
 from bert_jax.runs.ownership import only_writer
 from bert_jax.runs.runtime import Compilations
+from bert_jax.storage.urls import Location
 from bert_jax.tracking.background import check_trackers
 from bert_jax.training.distributed import StopRequest, StopRequested, launched_together
 from bert_jax.training.reports import Message, OnReport, discard
@@ -35,7 +37,7 @@ class SweepResult:
 
     Attributes:
       finished: whether the sweep has ended. If False, it was stopped, and the same call resumes it.
-      output: the directory of the sweep.
+      output: the directory of the sweep, or its URL.
       results: the results of the runs so far.
       best_directory: the work directory of the best run, which contains its parameters unless
         `keep` was "none".
@@ -44,16 +46,17 @@ class SweepResult:
     """
 
     finished: bool
-    output: Path
+    output: Location
     results: SweepResults
-    best_directory: Path | None
-    predictions: Sequence[Path]
-    report: Sequence[Path]
+    best_directory: Location | None
+    predictions: Sequence[Location]
+    report: Sequence[Location]
 
 
 _GRID = Grid()
 
 
+@naming_urls()
 def sweep(
     config: FinetuneConfig,
     output: str | os.PathLike[str],
@@ -76,7 +79,7 @@ def sweep(
 
     Args:
       config: the config of the runs.
-      output: the directory for the runs, `results.json` and the report.
+      output: the directory for the runs, `results.json` and the report, or its URL in a bucket.
       batch_sizes: the batch sizes of the grid.
       learning_rates: the peak learning rates of the grid.
       num_epochs: the epoch counts of the grid.
@@ -100,17 +103,16 @@ def sweep(
     Raises:
       ValueError: a key in `vary` is unknown or is set by the sweep itself, a combination cannot be
         run, `output` contains another sweep, or multiple processes were started.
+      StorageError: the bucket of `output` cannot be read or written.
     """
     check_config(config, FinetuneConfig)
     check_trackers(config.trackers, "trackers")
     check_choice("keep", keep, (None, *get_args(Keep)))
-    output = Path(output)
     if (processes := launched_together()) > 1:
         raise ValueError(
             f"a sweep must be a single process that uses all devices, but this is one of "
             f"{processes} processes. Start a single process (under Slurm with srun --ntasks=1)."
         )
-    check_output(output, "output", may_be=["sweep"])
     configs = variants_of(config, vary or {})
     grid = Grid(
         tuple(batch_sizes),
@@ -120,36 +122,53 @@ def sweep(
         config.seed,
         tuple(configs),
     )
-    keep = keep or kept_before(output) or "best"
-    report = on_report or discard
-    command = command or _call(output, grid, keep)
+    report, progress = on_report or discard, on_progress or (lambda text: None)
+    with open_sweep(output) as place:
+        result, lines = _sweep(configs, grid, place, keep, command, progress, report, stop)
+        place.root.finished = result.finished
+    for line in lines:
+        report(Message(line))
+    return result
+
+
+def _sweep(
+    configs: Mapping[Variant, FinetuneConfig],
+    grid: Grid,
+    place: SweepPlace,
+    keep: Keep | None,
+    command: str | None,
+    progress: OnProgress,
+    report: OnReport,
+    stop: StopRequest | None,
+) -> tuple[SweepResult, list[str]]:
+    """Do what `sweep` does in a directory that has been opened, and return lines to print."""
+    location = place.root.location
+    keep = keep or kept_before(place.path) or "best"
+    command = command or _call(location, grid, keep)
     opened: dict[Variant, FinetuneRun] = {}
     for variant, varied in configs.items():
         # All runs evaluate the same number of rows at once, so evaluation is compiled only once.
         rows = 4 * (max(grid.batch_sizes) // varied.accumulation_steps)
         varied = replace(
             varied,
-            work_dir=str(output),
+            work_dir=str(location),
             batch_size=grid.runs[0].batch_size,
             evaluation_batch_size=varied.evaluation_batch_size or rows,
         )
         with naming(variant):
-            run = FinetuneRun.open(varied, make_mesh(varied.mesh), list(opened.values()))
-            opened[variant] = check_runs(run, output, grid.runs_by_variant[variant])
-    progress = on_progress or (lambda text: None)
-    runs = make_sweep(opened, output, grid, keep, command, progress)
+            mesh = make_mesh(varied.mesh)
+            run = FinetuneRun.open(varied, mesh, list(opened.values()), place=place.root)
+            opened[variant] = check_runs(run, grid.runs_by_variant[variant])
+    runs = make_sweep(opened, place, grid, keep, command, progress)
     # `StopRequest` exits last, so that a signal cannot kill the process in the middle of a save.
-    with Compilations() as compiled, stop or StopRequest() as stopping, only_writer(output):
+    with Compilations() as compiled, stop or StopRequest() as stopping, only_writer(place.path):
         result, lines = _run_to_end(runs, stopping, report)
-    all_ended = len(result.results.runs) == len(grid.runs)
-    if all_ended:
+    if len(result.results.runs) == len(grid.runs):
         lines += [*compiled.lines(), *(f"report: {file}" for file in result.report)]
-    for line in lines:
-        report(Message(line))
-    return result
+    return result, lines
 
 
-def _call(output: Path, grid: Grid, keep: Keep) -> str:
+def _call(output: Location, grid: Grid, keep: Keep) -> str:
     """Return the Python call that repeats the sweep."""
     vary = {
         key: list(dict.fromkeys(variant.values[key] for variant in grid.variants))
@@ -172,28 +191,25 @@ def _run_to_end(
 ) -> tuple[SweepResult, list[str]]:
     """Train the runs, write a report and predictions, and return the result and lines to print."""
     finished = opened.run(stop, report)
-    results, best = opened.results(), opened.best_directory
-    files = write_report([results], opened.output) if results.runs else []
-    predictions: list[Path] = []
+    results, root = opened.results(), opened.place.root
+    best = opened.best_directory
+    best_location = None if best is None else root.shown(best)
+    written = list(map(Path, write_report([results], root.path))) if results.runs else []
+    opened.place.publish(*written)
+    files = [root.shown(file) for file in written]
+    predictions: list[Location] = []
     if finished:
         lines = ["", *summary(results)]
         try:
-            predictions = opened.predict(stop)
-            lines += _best_run_lines(best, predictions)
+            predictions = [root.shown(file) for file in opened.predict(stop)]
+            if best is not None:
+                kept = "" if has_model(best) else " (its parameters were not kept)"
+                lines += [f"directory of the best run: {best_location}{kept}"]
+            lines += [f"predictions: {file}" for file in predictions]
         except StopRequested:
             finished = False
             lines += ["stopped after the last run; run the same command to write the predictions"]
     else:
         lines = [f"report so far: {file}" for file in files] or [""]
-    result = SweepResult(finished, opened.output, results, best, predictions, files)
+    result = SweepResult(finished, root.location, results, best_location, predictions, files)
     return result, lines
-
-
-def _best_run_lines(directory: Path | None, predictions: Sequence[Path]) -> list[str]:
-    if directory is None:
-        return []
-    kept = "" if has_model(directory) else " (its parameters were not kept)"
-    return [
-        f"directory of the best run: {directory}{kept}",
-        *(f"predictions: {file}" for file in predictions),
-    ]

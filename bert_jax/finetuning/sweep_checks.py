@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 from bert_jax.finetuning.hyperparameters import Grid, Hyperparameters
 from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.finetuning.run_description import num_parameters, num_trainable
 from bert_jax.finetuning.scoring import LOSS
 from bert_jax.finetuning.sweep_directory import Keep
+from bert_jax.finetuning.sweep_place import SweepPlace
 from bert_jax.finetuning.sweep_results import VariantFacts
 from bert_jax.finetuning.sweep_run import OnProgress, Sweep
 from bert_jax.finetuning.variants import Variant
@@ -29,12 +29,11 @@ def naming(variant: Variant) -> Iterator[None]:
         raise ValueError(f"{error}\n(in the runs with {variant})") from error
 
 
-def check_runs(run: FinetuneRun, output: Path, runs: Iterable[Hyperparameters]) -> FinetuneRun:
+def check_runs(run: FinetuneRun, runs: Iterable[Hyperparameters]) -> FinetuneRun:
     """Check every run of a variant, so that none is rejected later.
 
     Args:
       run: the opened variant.
-      output: the sweep's directory.
       runs: the hyperparameters of the variant's runs.
 
     Returns:
@@ -46,7 +45,7 @@ def check_runs(run: FinetuneRun, output: Path, runs: Iterable[Hyperparameters]) 
     """
     run = dataclasses.replace(run, source=run.source.hold())
     for hyperparameters in runs:
-        checked = run.with_hyperparameters(output, hyperparameters)
+        checked = run.with_hyperparameters(run.place, hyperparameters)
         make_schedule(checked.optimizer, checked.total_steps)
         checked.check_memory()
     return run
@@ -54,7 +53,7 @@ def check_runs(run: FinetuneRun, output: Path, runs: Iterable[Hyperparameters]) 
 
 def make_sweep(
     opened: Mapping[Variant, FinetuneRun],
-    output: Path,
+    place: SweepPlace,
     grid: Grid,
     keep: Keep,
     command: str,
@@ -64,7 +63,7 @@ def make_sweep(
 
     Args:
       opened: the variants in the grid.
-      output: the sweep's directory.
+      place: the sweep's directory.
       grid: the grid of variants, hyperparameters and seeds.
       keep: the runs whose parameters stay on disk.
       command: the command that repeats the sweep.
@@ -79,7 +78,7 @@ def make_sweep(
     chance_metric = data.best_metric if metric.endswith(LOSS) else metric
     facts = {variant: _facts(variant, run, chance_metric) for variant, run in opened.items()}
     return Sweep(
-        *(opened, facts, output, grid, keep, command, metric, chance_metric),
+        *(opened, facts, place, grid, keep, command, metric, chance_metric),
         on_progress=on_progress,
     )
 

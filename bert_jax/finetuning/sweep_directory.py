@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -18,11 +19,12 @@ from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.labeled_data.files import Split
 from bert_jax.runs.default_checkpoint import default_checkpoint_step
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, MODEL_NAME, TOKENIZER_NAME
+from bert_jax.storage.locations import is_file, local_copy
+from bert_jax.storage.urls import parse_location
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.validation import differences
 
 IDENTITY_NAME = "sweep.json"
-RUNS_NAME = "runs"
 DIVERGED_NAME = "diverged.json"
 Keep = Literal["all", "best", "none"]
 _KEEP = "keep"
@@ -94,17 +96,20 @@ def _with_new_keys(stored: dict[str, Any], file: Path) -> dict[str, Any]:
     return shared
 
 
-def kept_before(output: Path) -> Keep | None:
+def kept_before(output: str | os.PathLike[str]) -> Keep | None:
     """Return the last value of `keep` for the sweep in `output`, or None if there is no sweep.
+
+    Args:
+      output: the sweep's directory, or its URL.
 
     Raises:
       ValueError: the directory is from an early version, which did not record `keep`. A wrong guess
         could delete parameters.
     """
-    file = output / IDENTITY_NAME
-    if not file.is_file():
+    file = parse_location(output) / IDENTITY_NAME
+    if not is_file(file):
         return None
-    keep: Keep | None = _stored(file).get(_KEEP)
+    keep: Keep | None = _stored(local_copy(file)).get(_KEEP)
     if keep not in (choices := get_args(Keep)):
         raise ValueError(
             f"{file}: keep={keep!r} does not specify which runs keep their parameters. Set keep to "
@@ -251,6 +256,12 @@ def write_diverged(directory: Path, message: str) -> None:
 def has_model(directory: Path) -> bool:
     """Return whether a run still has its parameters; False once their removal has begun."""
     return (directory / MODEL_NAME).is_file() and (directory / CHECKPOINTS_NAME).is_dir()
+
+
+def has_leftovers(directory: Path) -> bool:
+    """Return whether `remove_model` has something to remove."""
+    names = (MODEL_NAME, CHECKPOINTS_NAME, TOKENIZER_NAME)
+    return any((directory / name).exists() for name in names)
 
 
 def remove_model(directory: Path) -> None:

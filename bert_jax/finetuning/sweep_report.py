@@ -7,15 +7,15 @@ import os
 import re
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 
-from bert_jax.files import write_file
 from bert_jax.finetuning.sweep_plot import draw_sweep
 from bert_jax.finetuning.sweep_results import SweepResults, read_results
 from bert_jax.finetuning.sweep_tables import chance_text, examples_text, tables, verdict
 from bert_jax.html_pages import html_page, html_table
-from bert_jax.local_paths import make_directory
-from bert_jax.runs.outputs import check_output
+from bert_jax.runs.outputs import Kind, check_output, check_output_url
+from bert_jax.storage.locations import absolute
+from bert_jax.storage.uploads import write_result
+from bert_jax.storage.urls import Location, ObjectUrl, parse_location
 from bert_jax.training.reports import format_duration
 
 REPORT_NAME = "report.html"
@@ -25,35 +25,34 @@ PICTURE_NAME = "report.png"
 _STYLE = "tbody tr:first-child { background: var(--mark); font-weight: 600; }\n"
 
 
-def write_report(sweeps: Sequence[SweepResults], directory: Path) -> list[Path]:
+def write_report(sweeps: Sequence[SweepResults], directory: Location) -> list[Location]:
     """Write a self-contained `report.html` and each sweep's plot, and return the files.
 
     A single sweep's plot is `report.png`; the plots for multiple sweeps are `report-1-TASK.png` and
     so on.
     """
-    make_directory(directory)
     pictures = [draw_sweep(each) for each in sweeps]
     parts = [_section(*each) for each in zip(sweeps, pictures, strict=True)]
-    files = [directory / REPORT_NAME]
+    files: list[Location] = [directory / REPORT_NAME]
     title = f"Fine-tuning sweep: {', '.join(each.task for each in sweeps)}"
-    write_file(files[0], html_page(title, parts, _STYLE))
+    write_result(files[0], html_page(title, parts, _STYLE))
     for number, (sweep, picture) in enumerate(zip(sweeps, pictures, strict=True), start=1):
         name = re.sub(r"[^\w.-]+", "-", sweep.task)
         files.append(
             directory / (PICTURE_NAME if len(sweeps) == 1 else f"report-{number}-{name}.png")
         )
-        write_file(files[-1], picture)
+        write_result(files[-1], picture)
     return files
 
 
 def combine_reports(
     directories: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]
-) -> tuple[list[SweepResults], list[Path]]:
+) -> tuple[list[SweepResults], list[Location]]:
     """Write a single report on one or more sweeps, finished or not.
 
     Args:
-      directories: the sweeps' output directories.
-      output: the directory to write to; for a single sweep, it may be that sweep's own directory.
+      directories: the sweeps' output directories, or their URLs.
+      output: the directory or URL to write to; for a single sweep, it may be that sweep's own.
 
     Returns:
       The sweeps' results, and the paths of the report's files.
@@ -61,11 +60,16 @@ def combine_reports(
     Raises:
       ValueError: a directory has no results, or `output` already contains something else.
     """
-    output = Path(output)
-    own = [output.resolve()] == [Path(directory).resolve() for directory in directories]
-    check_output(output, "--output", may_be=["sweep"] if own else [])
-    sweeps = [read_results(Path(directory)) for directory in directories]
-    return sweeps, write_report(sweeps, output)
+    target = parse_location(output, "--output")
+    sources = [parse_location(directory, "--report-only") for directory in directories]
+    own = [absolute(target)] == [absolute(source) for source in sources]
+    may_be: list[Kind] = ["sweep"] if own else []
+    if isinstance(target, ObjectUrl):
+        check_output_url(target, "--output", may_be=may_be)
+    else:
+        check_output(target, "--output", may_be=may_be)
+    sweeps = [read_results(source) for source in sources]
+    return sweeps, write_report(sweeps, target)
 
 
 def _section(results: SweepResults, picture: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from bert_jax.files import write_file
 from bert_jax.finetuning.hyperparameters import Combination, Hyperparameters
 from bert_jax.finetuning.variants import Variant
 from bert_jax.json_files import check_kinds, expecting_fields, read_json_object
-from bert_jax.local_paths import check_local
+from bert_jax.storage.errors import naming_store_errors, naming_url
+from bert_jax.storage.locations import is_file, local_copy
+from bert_jax.storage.urls import Location, ObjectUrl, parse_location
 
 
 @dataclass(frozen=True)
@@ -255,19 +258,39 @@ def _plain_run(run: RunResult) -> dict[str, Any]:
     return values
 
 
-def read_results(directory: Path) -> SweepResults:
+def read_results(directory: str | os.PathLike[str]) -> SweepResults:
     """Return the results that `write_results` wrote.
+
+    Args:
+      directory: the sweep's directory, or its URL.
 
     Raises:
       ValueError: there is no such file, or it is damaged.
+      StorageError: the file is in a bucket and cannot be read.
     """
-    check_local(directory)
+    location = parse_location(directory)
+    if not isinstance(location, ObjectUrl):
+        return _read(location)
+    url = location / RESULTS_NAME
+    with naming_store_errors("", location):
+        if not is_file(url):
+            raise ValueError(_without_results(location))
+        file = local_copy(url)
+    with naming_url(file, url):
+        return _read(file.parent)
+
+
+def _without_results(directory: Location) -> str:
+    return (
+        f"{directory}: contains no {RESULTS_NAME}. Specify the output directory of a `bert-jax "
+        "sweep` with at least one finished run."
+    )
+
+
+def _read(directory: Path) -> SweepResults:
     file = directory / RESULTS_NAME
     if not file.is_file():
-        raise ValueError(
-            f"{directory}: contains no {RESULTS_NAME}. Specify the output directory of a `bert-jax "
-            "sweep` with at least one finished run."
-        )
+        raise ValueError(_without_results(directory))
     fix = "Remove it and repeat the sweep"
     values = read_json_object(file, fix)
     with expecting_fields(file, fix):

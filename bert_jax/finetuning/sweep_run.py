@@ -17,18 +17,18 @@ from bert_jax.finetuning.outcome import PREDICTIONS_NAME
 from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.finetuning.scoring import LOSS
 from bert_jax.finetuning.sweep_directory import (
-    RUNS_NAME,
+    IDENTITY_NAME,
     VARIANTS,
     VARIED,
     Keep,
     claim,
     ended,
     has_model,
-    remove_model,
     shared_config,
     write_diverged,
 )
 from bert_jax.finetuning.sweep_durations import Durations
+from bert_jax.finetuning.sweep_place import SweepPlace
 from bert_jax.finetuning.sweep_results import (
     RESULTS_NAME,
     Provenance,
@@ -40,8 +40,9 @@ from bert_jax.finetuning.sweep_results import (
 )
 from bert_jax.finetuning.training import train
 from bert_jax.finetuning.variants import Variant
-from bert_jax.local_paths import make_directory
+from bert_jax.runs.bucket_layout import RUNS_NAME
 from bert_jax.runs.default_checkpoint import default_checkpoint_step
+from bert_jax.runs.locations import WorkDir
 from bert_jax.runs.runtime import hardware, versions
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.training.checkpoint_parameters import load_parameters
@@ -70,7 +71,7 @@ class Sweep:
       opened: an open run for each variant, with the task's test sets. The variant's runs in the
         grid share its data and programs. They have their own hyperparameters, but no test sets.
       facts: the properties that each variant's runs share.
-      output: the sweep's directory.
+      place: the sweep's directory.
       grid: the grid of variants, hyperparameters and seeds.
       keep: the runs whose parameters stay on disk: all, the best so far, or none.
       command: the command that repeats the sweep.
@@ -81,7 +82,7 @@ class Sweep:
 
     opened: Mapping[Variant, FinetuneRun]
     facts: Mapping[Variant, VariantFacts]
-    output: Path
+    place: SweepPlace
     grid: Grid
     keep: Keep
     command: str
@@ -93,6 +94,11 @@ class Sweep:
     _durations: Durations = field(default_factory=Durations)
 
     @property
+    def output(self) -> Path:
+        """The local directory in which the sweep works."""
+        return self.place.path
+
+    @property
     def base(self) -> FinetuneRun:
         """The run of the first variant."""
         return self.opened[self.grid.variants[0]]
@@ -100,6 +106,7 @@ class Sweep:
     def run(self, stop: StopRequest, report: OnReport = discard) -> bool:
         """Train the runs that have not ended yet; return False if a stop was requested."""
         claim(self.output, self._identity(), self.keep)
+        self.place.publish(self.output / IDENTITY_NAME)
         self._read_ended_runs()
         self._announce(report)
         planned = len(self.grid.runs)
@@ -131,7 +138,7 @@ class Sweep:
                 "values in one command)"
             )
             report(Message(text))
-        outputs = self.output / RUNS_NAME / "*" / OUTPUT_NAME
+        outputs = self.place.root.location / RUNS_NAME / "*" / OUTPUT_NAME
         report(Message(f"runs       {planned:,}, with a line at the end of each; {outputs}"))
 
     def results(self) -> SweepResults:
@@ -152,12 +159,12 @@ class Sweep:
         )
 
     def directory(self, hyperparameters: Hyperparameters) -> Path:
-        """Return a run's work directory."""
+        """Return the local directory in which a run works."""
         return self.output / RUNS_NAME / hyperparameters.name
 
     @property
     def best_directory(self) -> Path | None:
-        """The directory of the best run so far; None until a run has ended without diverging."""
+        """The local directory of the best run so far; None until one has ended."""
         best = self.results().best_run
         return None if best is None else self.directory(best.hyperparameters)
 
@@ -181,6 +188,7 @@ class Sweep:
         for name, examples in run.data.test.items():
             logits, _ = run.scorer.answers(params, examples, name, stop.raise_if_stopping)
             files += examples.write(logits, directory / PREDICTIONS_NAME, name)
+        self.place.publish(*files)
         return files
 
     def _read_ended_runs(self) -> None:
@@ -210,6 +218,7 @@ class Sweep:
         """Write the results, then remove the parameters that should not be kept."""
         results = self.results()
         write_results(results, self.output)
+        self.place.publish(self.output / RESULTS_NAME)
         best = results.best_run
         match self.keep:
             case "all":
@@ -222,14 +231,19 @@ class Sweep:
                 assert_never(self.keep)
         for hyperparameters in self._results:
             if hyperparameters not in kept:
-                remove_model(self.directory(hyperparameters))
+                self.place.remove_model(hyperparameters.name)
 
     def _train(self, hyperparameters: Hyperparameters, stop: StopRequest) -> bool:
         """Train a run; return False if it was stopped early."""
-        directory = self.directory(hyperparameters)
-        make_directory(directory)
+        with self.place.open_run(hyperparameters.name) as place:
+            return self._train_in(place, hyperparameters, stop)
+
+    def _train_in(
+        self, place: WorkDir, hyperparameters: Hyperparameters, stop: StopRequest
+    ) -> bool:
+        directory = place.path
         resumed, start = has_model(directory), time.monotonic()
-        run = self.opened[hyperparameters.variant].with_hyperparameters(directory, hyperparameters)
+        run = self.opened[hyperparameters.variant].with_hyperparameters(place, hyperparameters)
         run = dataclasses.replace(run, data=dataclasses.replace(run.data, test={}))
         self.on_progress(self._progress(hyperparameters))
         with reports_to(directory / OUTPUT_NAME) as log:
@@ -240,7 +254,7 @@ class Sweep:
                     self.on_progress(self._progress(hyperparameters, report))
 
             try:
-                if not train(run, stop, on_report=on_report):
+                if not train(run, stop, on_report=place.reporting(on_report)):
                     return False
             except TrainingDiverged as error:
                 write_diverged(directory, str(error))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Protocol
 
 from jax.sharding import Mesh
@@ -19,6 +18,7 @@ from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.replaced_token import pair_names
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.step_setup import StepSetup
+from bert_jax.runs.locations import WorkDir
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.loop import AfterSave
@@ -28,17 +28,17 @@ from bert_jax.training.reports import OnReport
 class Downstream(Protocol):
     """The tasks in `evaluation.downstream`, on which a run's checkpoints are fine-tuned."""
 
-    def check(self, model: ModelConfig, tokenizer: Tokenizer, work_dir: Path) -> None:
+    def check(self, model: ModelConfig, tokenizer: Tokenizer, place: WorkDir) -> None:
         """Read the tasks' data, and raise ValueError if it does not fit the run's model."""
         ...
 
     def scoring(
-        self, work_dir: Path, stop: StopRequest, report: OnReport
+        self, place: WorkDir, stop: StopRequest, report: OnReport
     ) -> AbstractContextManager[AfterSave]:
         """Return a context manager for a function that fine-tunes a checkpoint.
 
         Args:
-          work_dir: the local directory in which the run works.
+          place: the run's work directory.
           stop: a request to stop.
           report: called with a message after each fine-tuning run.
         """

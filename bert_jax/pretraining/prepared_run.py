@@ -241,7 +241,7 @@ class PretrainRun:
         self._describe(setup, saved, report)
         after_save: AfterSave | None = None
         if self.downstream is not None:
-            after_save = closing.enter_context(self.downstream.scoring(self.work_dir, stop, report))
+            after_save = closing.enter_context(self.downstream.scoring(self.place, stop, report))
         if finished:
             line = f"start      this run's checkpoint at step {saved:,} (finished: nothing to do)"
             report(Message(line))

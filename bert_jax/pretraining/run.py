@@ -90,7 +90,7 @@ def _prepared(
         check_scoring_memory(setup, mesh, corpora, evaluation_set)
     assert bool(config.evaluation.downstream) == (downstream is not None), "see bert_jax.pretrain"
     if downstream is not None:
-        downstream.check(setup.model_config, corpora[0].tokenizer, place.path)
+        downstream.check(setup.model_config, corpora[0].tokenizer, place)
     stable = None
     if step := config.decay_from:
         stable = StablePhase(local_model(config.init_from, "init_from"), step)

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bert_jax.argument_parser import option_name
@@ -15,8 +14,8 @@ from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.hyperparameters import Grid
 from bert_jax.finetuning.sweep_configs import value_at
 from bert_jax.finetuning.sweep_directory import Keep
+from bert_jax.finetuning.sweep_place import check_sweep_output
 from bert_jax.recipes.command_line import finetune_config
-from bert_jax.runs.outputs import check_output
 from bert_jax.validation import renamed_in_errors
 
 # Config keys that the sweep itself sets, and the options to use instead.
@@ -138,7 +137,7 @@ class SweepArguments:
             values = vary[word.partition("=")[0]]
             if any(values.count(value) > 1 for value in values):
                 raise ValueError(f"--vary {word}: contains duplicates. Remove them.")
-        check_output(Path(self.output), "--output", may_be=["sweep"])
+        check_sweep_output(self.output, "--output")
         return config, vary
 
     @contextmanager

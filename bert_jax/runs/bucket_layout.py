@@ -4,16 +4,20 @@ Files have the same names as in a work directory, with three exceptions. The fil
 are in a directory that is named after its step and the process that wrote it. Only the checkpoints
 listed in `INDEX_NAME` count (see `run_index`), unless the whole directory was copied from a disk. A
 log such as metrics.jsonl is split into parts in a directory such as metrics.parts (see
-`bucket_logs`). The lease in `LEASE_NAME` names the process that writes to the run.
+`bucket_logs`). The lease in `LEASE_NAME` names the process that writes to the run. The scores of
+fine-tuned checkpoints have their own lease and index, since another process may write them (see
+`bucket_scores`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from bert_jax.corpus.workspace import SWEEP_NAME
 from bert_jax.goodput.entries import GOODPUT_NAME
 from bert_jax.runs.run_index import INDEX_NAME, RESTORE, read_index
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, MODEL_NAME
@@ -27,8 +31,12 @@ from bert_jax.training.metrics_log import LOG_NAME
 
 LEASE_NAME = ".lease"
 LOGS = (LOG_NAME, GOODPUT_NAME, DOWNSTREAM_LOG_NAME)
+_THREADS = 8
+RUNS_NAME = "runs"  # the directory for the runs of a sweep
+DOWNSTREAM_NAME = "downstream"  # the directory for the tasks that checkpoints are fine-tuned on
 # Entries of a run that was killed before it wrote its model description or a checkpoint.
 _OF_UNSTARTED_RUNS = {LEASE_NAME, HEARTBEAT_NAME, CHECKPOINTS_NAME, "tensorboard", "profile"}
+_OF_SCORES = {f"{DOWNSTREAM_NAME}/{name}" for name in (LEASE_NAME, INDEX_NAME)}
 _DIRECTORY = re.compile(r"(\d+)\.\d+\.\d+")  # see `RunIndex.new_directory`
 
 
@@ -87,7 +95,7 @@ def read_layout(url: ObjectUrl) -> Layout:
         directory, _, file = rest.partition("/")
         if name == LEASE_NAME:
             layout.lease = info
-        elif name == INDEX_NAME:
+        elif name == INDEX_NAME or name in _OF_SCORES:
             pass
         elif first in logs:
             layout.logs.setdefault(logs[first], []).append(info)
@@ -121,6 +129,39 @@ def read_layout(url: ObjectUrl) -> Layout:
 
 def _is_checkpoint(directory: str) -> bool:
     return is_step(directory) or _DIRECTORY.fullmatch(directory) is not None
+
+
+def is_score(name: str) -> bool:
+    """Return whether a file of a run, given its relative name, belongs to the scores of its tasks.
+
+    >>> is_score("downstream/sst2/output.txt"), is_score("metrics.jsonl")
+    (True, False)
+    """
+    directories = (f"{DOWNSTREAM_NAME}/", f"tensorboard/{DOWNSTREAM_NAME}/")
+    return name == DOWNSTREAM_LOG_NAME or name.startswith(directories)
+
+
+def split_sweep(layout: Layout) -> tuple[dict[str, ObjectInfo], dict[str, Layout]] | None:
+    """Return the objects of a sweep in a bucket, or None if it is not a sweep.
+
+    Args:
+      layout: the objects below the URL.
+
+    Returns:
+      The sweep's own files, keyed by their names, and the layouts of its runs, keyed by the names
+      of their directories.
+
+    Raises:
+      StorageError: see `read_layout`.
+    """
+    if SWEEP_NAME not in layout.files:
+        return None
+    files = {name: info for name, info in layout.files.items() if "/" not in name}
+    parts = [name.split("/") for name in layout.files]
+    names = sorted({part[1] for part in parts if part[0] == RUNS_NAME and len(part) > 2})
+    with ThreadPoolExecutor(_THREADS) as pool:
+        runs = pool.map(read_layout, [layout.url / RUNS_NAME / name for name in names])
+        return files, dict(zip(names, runs, strict=True))
 
 
 def is_step(name: str) -> bool:

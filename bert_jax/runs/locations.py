@@ -18,8 +18,9 @@ from bert_jax.runs.bucket_layout import LEASE_NAME, check_unclaimed, read_layout
 from bert_jax.runs.outputs import check_work_dir_kind
 from bert_jax.runs.ownership import is_locked
 from bert_jax.runs.run_index import RunIndex
-from bert_jax.runs.staging import copy_run, staging_directory
+from bert_jax.runs.staging import copy_to_continue, staging_directory
 from bert_jax.runs.uploads import Uploads
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.storage.errors import naming_store_errors, naming_url
 from bert_jax.storage.lease import Lease
 from bert_jax.storage.urls import Location, ObjectUrl, parse_location
@@ -33,19 +34,25 @@ class WorkDir:
     Attributes:
       location: the directory or URL in the config.
       path: the local directory in which the run keeps its files.
-      uploads: the object that copies the files to a bucket; None for a directory on disk.
+      uploads: the object that copies the files to a bucket; None if they are not copied.
+      lease: the lease of a run in a bucket; None if this process does not write the run.
       finished: whether the staging directory of a run in a bucket is no longer needed.
     """
 
     location: Location
     path: Path
     uploads: Uploads | None = None
+    lease: Lease | None = None
     finished: bool = False
 
     @staticmethod
     def on_disk(path: str | os.PathLike[str]) -> WorkDir:
         """Return a work directory on disk."""
         return WorkDir(Path(path), Path(path))
+
+    def __truediv__(self, name: str) -> WorkDir:
+        """Return a directory in this one, whose files are not copied to a bucket."""
+        return WorkDir(self.location / name, self.path / name)
 
     def shown(self, file: Path) -> Location:
         """Return a file's path or, for a run in a bucket, its URL."""
@@ -109,10 +116,38 @@ def open_work_dir(location: str | os.PathLike[str]) -> Iterator[WorkDir]:
         with naming_store_errors("work_dir", place):
             index.open({step: str(step) for step in read_layout(place).checkpoints})
             layout = read_layout(place)
-            copy_run(layout, staging, shared=False)
-            opened = WorkDir(place, staging, Uploads(staging, layout, lease, index))
+            copy_to_continue(layout, staging)
+            opened = WorkDir(place, staging, Uploads(staging, layout, lease, index), lease)
         with naming_url(staging, place):
             check_work_dir_kind(staging)
             yield opened
         if opened.finished:
             shutil.rmtree(staging.parent, ignore_errors=True)
+
+
+@contextmanager
+def open_part(url: ObjectUrl, staging: Path, whole: Lease) -> Iterator[WorkDir]:
+    """Open a run in a bucket that is a part of something for which this process has a lease.
+
+    When the block ends, all changes are in the bucket, and the staging directory contains no arrays
+    of checkpoints.
+
+    Args:
+      url: the run's URL.
+      staging: the local directory for the run.
+      whole: the lease.
+
+    Raises:
+      ValueError: another process is writing to the run.
+      StorageError: the bucket cannot be read or written.
+    """
+    with Lease(url / LEASE_NAME, "run", f"work_dir={url}", whole) as lease:
+        index = RunIndex(url, lease)
+        index.open({step: str(step) for step in read_layout(url).checkpoints})
+        layout = read_layout(url)
+        copy_to_continue(layout, staging)
+        uploads = Uploads(staging, layout, lease, index)
+        yield WorkDir(url, staging, uploads, lease)
+        uploads.copy_rest()
+        shutil.rmtree(staging / CHECKPOINTS_NAME, ignore_errors=True)
+        copy_to_continue(read_layout(url), staging)

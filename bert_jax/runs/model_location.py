@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from bert_jax.corpus.workspace import SWEEP_NAME
 from bert_jax.local_paths import COPIES
+from bert_jax.runs.bucket_layout import RUNS_NAME
 from bert_jax.runs.views import local_run
 from bert_jax.runs.work_dir import MODEL_NAME
 from bert_jax.storage.cache import local_tree
@@ -49,6 +51,11 @@ def local_model(
         names = {location.relative(info.url) for info in list_objects(location)}
         if not names:
             return _with_neighbors(location, name)
+        if SWEEP_NAME in names:
+            raise ValueError(
+                f"{located(location, name)}: this is a sweep. Specify the directory of one of its "
+                f"runs, such as {location}/{RUNS_NAME}/NAME."
+            )
         if MODEL_NAME not in names:
             return _copied(location, _is_foreign(names))
         return local_run(location)

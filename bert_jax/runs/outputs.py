@@ -10,17 +10,20 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bert_jax.corpus.bucket_workspace import check_outside_bucket_corpora
+from bert_jax.corpus.bucket_workspace import check_outside_bucket_corpora, is_corpus
 from bert_jax.corpus.workspace import (
     MODEL_NAME,
     PROGRAM_NAMES,
+    SWEEP_NAME,
     Kind,
     check_output,
     check_outside_corpora,
 )
 from bert_jax.files import NotWritten, full_disk, sync_directory, temporary_beside
 from bert_jax.local_paths import check_local, make_directory
-from bert_jax.storage.errors import naming_store_errors
+from bert_jax.storage.errors import located, naming_store_errors
+from bert_jax.storage.locations import file_names
+from bert_jax.storage.objects import find
 from bert_jax.storage.uploads import check_new, check_new_file, new_tree
 from bert_jax.storage.urls import Location, ObjectUrl, parse_url
 
@@ -71,6 +74,27 @@ def check_output_file(path: str | os.PathLike[str], name: str) -> None:
     parent = next(parent for parent in file.absolute().parents if parent.exists())
     if not parent.is_dir():
         raise ValueError(f"{name}={path}: {parent} is not a directory. Use another path.")
+
+
+def check_output_url(url: ObjectUrl, name: str, *, may_be: Collection[Kind] = ()) -> None:
+    """Check that a command may write below a URL; see `check_output`.
+
+    Raises:
+      ValueError: there is something else at the URL, it is inside a corpus, or the store does not
+        grant access.
+      StorageError: the store does not answer.
+    """
+    with naming_store_errors(name, url):
+        if not url.key:
+            raise ValueError(f"{located(url, name)}: this is a whole bucket. Specify a directory.")
+        if find(url) is not None:
+            raise ValueError(f"{located(url, name)}: this is an object. Specify another URL.")
+        kinds: dict[str, Kind] = {SWEEP_NAME: "sweep", MODEL_NAME: "work directory"}
+        kind = next((kinds[file] for file in file_names(url) if file in kinds), None)
+        kind = "corpus" if is_corpus(url) else kind
+        if kind is not None and kind not in may_be:
+            raise ValueError(f"{located(url, name)}: this is a {kind}. Choose another directory.")
+        check_outside_bucket_corpora(url, name)
 
 
 def check_new_directory(path: Location) -> None:

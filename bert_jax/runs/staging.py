@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bert_jax.files import temporary_beside, write_file, writing
 from bert_jax.local_paths import cache_directory, make_directory
-from bert_jax.runs.bucket_layout import Layout, is_step
+from bert_jax.runs.bucket_layout import DOWNSTREAM_NAME, Layout, is_step
 from bert_jax.runs.bucket_logs import read_log
 from bert_jax.runs.ownership import LOCK_NAME
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME
@@ -25,9 +26,9 @@ from bert_jax.storage.urls import ObjectUrl
 from bert_jax.training.checkpoint_checksums import CHECKSUMS_NAME, verify
 from bert_jax.training.checkpoint_files import ASIDE_NAME
 
-# These names are repeated here, because the modules that define them (`finetuning.outcome` and
-# `downstream.tasks`) import this package.
-PREDICTIONS_NAME, DOWNSTREAM_NAME = "predictions", "downstream"
+# This name is repeated here, because the module that defines it (`finetuning.outcome`) imports this
+# package.
+PREDICTIONS_NAME = "predictions"
 STAGING_VARIABLE = "BERT_JAX_STAGING"
 # The directories of a run that are copied, besides the files directly in its work directory.
 _COPIED = (TOKENIZER_NAME, PREDICTIONS_NAME, ASIDE_NAME, DOWNSTREAM_NAME)
@@ -37,61 +38,139 @@ _ALWAYS_COPIED = ("metrics",)
 _THREADS = 16
 
 
-def staging_directory(url: ObjectUrl) -> Path:
-    """Return the local directory for a run in a bucket, which need not exist."""
+def staging_directory(url: ObjectUrl, purpose: str = "") -> Path:
+    """Return the local directory for a run in a bucket, which need not exist.
+
+    Args:
+      url: the run's URL.
+      purpose: distinguishes the directories of several processes that use the same run.
+    """
     parent = os.environ.get(STAGING_VARIABLE) or cache_directory() / "runs"
-    digest = hashlib.sha256(str(url).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{purpose}{url}".encode()).hexdigest()[:16]
     return Path(parent).absolute() / digest / url.name
 
 
-def copy_run(layout: Layout, directory: Path, *, shared: bool) -> None:
-    """Make a directory equal to a run in a bucket, except for the arrays of checkpoints.
+def is_read(name: str) -> bool:
+    """Return whether a run's file, given its relative name, is copied to read the run."""
+    return "/" not in name or name.partition("/")[0] in _COPIED
 
-    Files that are not in the bucket are removed. A checkpoint that is already in the directory is
-    kept if it has the same checksums. Any other checkpoint is created without its arrays, which
-    stay in the bucket until they are needed (see `RemoteFiles`).
 
-    Args:
-      layout: the objects of the run.
+def copy_to_continue(layout: Layout, directory: Path) -> None:
+    """Synchronize a directory with a run in a bucket, so that the run can continue there.
+
+    Everything that is not in the bucket is removed from the directory; see `RunCopy`.
+    """
+
+    def is_copied(name: str) -> bool:
+        return is_read(name) or name.partition("/")[0] in _COPIED_TO_CONTINUE
+
+    RunCopy(directory, shared=False, is_copied=is_copied).update(layout)
+
+
+@dataclass
+class RunCopy:
+    """A directory that is synchronized with a run in a bucket, except for arrays of checkpoints.
+
+    A checkpoint that is already in the directory is kept if it has the same checksums. Any other
+    checkpoint is created without its arrays, which stay in the bucket until they are needed (see
+    `RemoteFiles`).
+
+    Attributes:
       directory: the directory.
       shared: see `RemoteFiles`.
+      is_copied: returns whether a file outside of the checkpoints, given its relative name, is
+        copied.
+      removes_others: whether files that are not copied are removed from the directory.
+    """
+
+    directory: Path
+    shared: bool
+    is_copied: Callable[[str], bool]
+    removes_others: bool = True
+    # The versions of the objects that were copied, keyed by the relative name of the file, and the
+    # versions of each checkpoint's files.
+    _files: dict[str, list[str]] = field(default_factory=dict)
+    _checkpoints: dict[int, dict[str, str]] = field(default_factory=dict)
+
+    def update(self, layout: Layout) -> None:
+        """Copy objects that have changed since the last update, and remove files without an object.
+
+        Raises:
+          StorageError: an object cannot be read.
+          NotWritten: a file cannot be written.
+        """
+        directory = make_directory(self.directory)
+        names = {*layout.files, *layout.logs}
+        files = {name: self._objects(layout, name) for name in names if self.is_copied(name)}
+        versions = {name: [info.version for info in infos] for name, infos in files.items()}
+        checkpoints = {
+            step: {name: info.version for name, info in infos.items()}
+            for step, infos in layout.checkpoints.items()
+        }
+        kept = {step for step, each in checkpoints.items() if self._checkpoints.get(step) == each}
+        kept |= _kept_checkpoints(layout, layout.checkpoints.keys() - kept, directory)
+        self._remove_others({directory / name for name in files}, kept)
+        changed = [
+            name
+            for name in files
+            if self._files.get(name) != versions[name] or not (directory / name).is_file()
+        ]
+        objects = {directory / name: files[name] for name in changed}
+        for step in sorted(layout.checkpoints.keys() - kept):
+            target = directory / CHECKPOINTS_NAME / str(step)
+            begun = _begin_checkpoint(layout, step, target, shared=self.shared)
+            objects |= {file: [info] for file, info in begun.items()}
+        logs = {directory / name for name in changed if name in layout.logs}
+        copy_objects(objects, logs)
+        self._files, self._checkpoints = versions, checkpoints
+
+    def _objects(self, layout: Layout, name: str) -> list[ObjectInfo]:
+        return layout.logs[name] if name in layout.logs else [layout.files[name]]
+
+    def _remove_others(self, files: set[Path], steps: set[int]) -> None:
+        """Remove all files and checkpoints except the given ones."""
+        for path in list(_walk(self.directory)):
+            parent, name = path.parent, path.name
+            relative = path.relative_to(self.directory).as_posix()
+            if is_step(name) and parent == self.directory / CHECKPOINTS_NAME:
+                if int(name) not in steps:
+                    shutil.rmtree(path)
+            elif not (self.removes_others or self.is_copied(relative)):
+                continue
+            elif path.is_dir() and not path.is_symlink():
+                with suppress(OSError):  # The directory is not empty.
+                    path.rmdir()
+            elif path not in files and path != self.directory / LOCK_NAME:
+                path.unlink()
+
+
+def copy_objects(objects: Mapping[Path, Sequence[ObjectInfo]], logs: Collection[Path] = ()) -> None:
+    """Copy objects to files.
+
+    Args:
+      objects: the object for each file, or the parts of a log.
+      logs: the files that are logs.
 
     Raises:
       StorageError: an object cannot be read.
       NotWritten: a file cannot be written.
     """
-    make_directory(directory)
-    copied = _COPIED if shared else (*_COPIED, *_COPIED_TO_CONTINUE)
-    small = {
-        directory / name: info
-        for name, info in layout.files.items()
-        if "/" not in name or name.partition("/")[0] in copied
-    }
-    small = {file: info for file, info in small.items() if file.name not in layout.logs}
-    logs = {directory / name: _parts_of(infos) for name, infos in layout.logs.items()}
-    kept = _kept_checkpoints(layout, directory)
-    _remove_others(directory, {*small, *logs}, kept)
     with ThreadPoolExecutor(_THREADS) as pool:
-        copies = [pool.submit(_copy, info, file) for file, info in small.items()]
-        copies += [pool.submit(_copy_log, url, file) for file, url in logs.items()]
-        for step in sorted(layout.checkpoints.keys() - kept):
-            target = directory / CHECKPOINTS_NAME / str(step)
-            copies += [
-                pool.submit(_copy, info, file)
-                for file, info in _begin_checkpoint(layout, step, target, shared=shared).items()
-            ]
+        copies = [
+            pool.submit(_copy_log, infos[0].url.parent, file)
+            if file in logs
+            else pool.submit(_copy, infos[0], file)
+            for file, infos in objects.items()
+        ]
         for copy in copies:
             copy.result()
 
 
-def _parts_of(infos: list[ObjectInfo]) -> ObjectUrl:
-    return infos[0].url.parent
-
-
-def _kept_checkpoints(layout: Layout, directory: Path) -> set[int]:
-    """Return the steps of the complete checkpoints that are the same as in the bucket."""
+def _kept_checkpoints(layout: Layout, steps: set[int], directory: Path) -> set[int]:
+    """Return those steps whose complete checkpoints are the same as in the bucket."""
     kept = set()
-    for step, files in layout.checkpoints.items():
+    for step in steps:
+        files = layout.checkpoints[step]
         local = directory / CHECKPOINTS_NAME / str(step)
         checksums = local / CHECKSUMS_NAME
         if not checksums.is_file() or CHECKSUMS_NAME not in files:
@@ -108,20 +187,6 @@ def _sizes_on_disk(directory: Path) -> dict[str, int]:
     sizes = {path.relative_to(directory).as_posix(): path.stat().st_size for path in files}
     sizes.pop(REMOTE_NAME, None)
     return sizes
-
-
-def _remove_others(directory: Path, files: set[Path], steps: set[int]) -> None:
-    """Remove everything from a directory except some files and checkpoints."""
-    for path in list(_walk(directory)):
-        parent, name = path.parent, path.name
-        if parent.name == CHECKPOINTS_NAME and parent.parent == directory and is_step(name):
-            if int(name) not in steps:
-                shutil.rmtree(path)
-        elif path.is_dir() and not path.is_symlink():
-            with suppress(OSError):  # The directory is not empty.
-                path.rmdir()
-        elif path not in files and path != directory / LOCK_NAME:
-            path.unlink()
 
 
 def _walk(directory: Path) -> Iterator[Path]:

@@ -165,7 +165,7 @@ class SweepStatus:
       runs: the states of the runs that have started.
     """
 
-    output: Path
+    output: Location
     runs: Sequence[RunStatus]
 
     def __str__(self) -> str:
@@ -201,7 +201,7 @@ def read_status(path: str | Path) -> RunStatus | SweepStatus:
         raise ValueError(f"{directory}: this is a file. Specify the work directory of a run.")
     if (directory / SWEEP_NAME).is_file():
         runs = sorted(path for path in (directory / "runs").glob("*") if path.is_dir())
-        return SweepStatus(directory, [_run_status(run) for run in runs])
+        return SweepStatus(parse_location(shown(directory)), [_run_status(run) for run in runs])
     kind = directory_kind(directory)
     if kind not in (None, "work directory"):
         article = "an" if kind == "exported model" else "a"

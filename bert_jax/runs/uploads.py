@@ -12,39 +12,29 @@ What a process writes after another one has taken over does not count. For check
 from __future__ import annotations
 
 import logging
-import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bert_jax.local_paths import cache_directory
-from bert_jax.runs.bucket_layout import LOGS, Layout, parts_name
-from bert_jax.runs.bucket_logs import LogParts
-from bert_jax.runs.ownership import LOCK_NAME
+from bert_jax.goodput.entries import GOODPUT_NAME
+from bert_jax.runs.bucket_layout import Layout, is_score
+from bert_jax.runs.changed_files import ChangedFiles, files_below
 from bert_jax.runs.run_index import RunIndex
-from bert_jax.runs.staging import DOWNSTREAM_NAME
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.storage.errors import MissingObjectError, StorageError
-from bert_jax.storage.exclusive_writes import ExclusiveWriter
 from bert_jax.storage.lease import Lease, LeaseLostError
 from bert_jax.storage.objects import list_objects, remove, upload
-from bert_jax.storage.partial import REMOTE_NAME, remote_files
-from bert_jax.storage.store import ABSENT, MAX_SINGLE_WRITE
+from bert_jax.storage.partial import remote_files
 from bert_jax.storage.urls import ObjectUrl
 from bert_jax.training.checkpoint_files import ASIDE_NAME, steps_in
+from bert_jax.training.metrics_log import LOG_NAME
 
 logger = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 10.0
 _THREADS = 4
-# These files grow, but are copied as a whole. Therefore, they are copied only with checkpoints.
-_WITH_CHECKPOINTS = ("tensorboard", "profile", "curves.png")
-
-Signature = tuple[int, int]  # The size and the modification time of a file.
 
 
 class RunNotUploaded(OSError):
@@ -63,13 +53,15 @@ class Uploads:
 
     def __init__(self, staging: Path, layout: Layout, lease: Lease, index: RunIndex) -> None:
         self._staging, self._url, self._index = staging, layout.url, index
-        self._check, self._writer = lease.check, ExclusiveWriter(lease)
-        self._files = dict(_signatures(staging))
-        self._versions = {name: info.version for name, info in layout.files.items()}
-        self._logs = {
-            log: LogParts(layout.url / parts_name(log), layout.logs.get(log, ()), lease.check)
-            for log in LOGS
-        }
+        self._check = lease.check
+        self._files = ChangedFiles(
+            staging,
+            layout,
+            lease,
+            index,
+            owns=lambda name: not is_score(name),  # see `bucket_scores`
+            logs=(LOG_NAME, GOODPUT_NAME),
+        )
         self._unfinished = [info.url for info in layout.unfinished]
         self._condition = threading.Condition()
         self._due: set[int] = set()
@@ -116,6 +108,25 @@ class Uploads:
             self._settling = True
             self._condition.notify_all()
         self.raise_if_failed(wait=True)
+
+    def copy_rest(self) -> None:
+        """Copy changes made after the block of `running` has ended, except to checkpoints.
+
+        Raises:
+          StorageError: a file cannot be copied.
+        """
+        self._index.claim()
+        self._files.copy(everything=True)
+
+    def remove_checkpoints(self) -> None:
+        """Remove all checkpoints from the bucket.
+
+        Raises:
+          StorageError: an object cannot be removed.
+        """
+        self._index.claim()
+        self._remove_unfinished()
+        self._remove_checkpoints(list(self._index.checkpoints))
 
     def raise_if_failed(self, *, wait: bool = False) -> None:
         """Raise RunNotUploaded if a file could not be copied; see `Mirror`."""
@@ -171,7 +182,7 @@ class Uploads:
         directory = self._index.new_directory(step)
         source = self._staging / CHECKPOINTS_NAME / str(step)
         target = self._url / CHECKPOINTS_NAME / directory
-        names = [path.relative_to(source).as_posix() for path in _files_below(source)]
+        names = [path.relative_to(source).as_posix() for path in files_below(source)]
         self._copy_all([(source / name, target / name) for name in names])
         return directory
 
@@ -186,50 +197,10 @@ class Uploads:
     def _copy_others(self, *, everything: bool) -> None:
         """Copy all other files that have changed, in the order in which they were written."""
         self._remove_unfinished()
-        steps = steps_in(self._staging / CHECKPOINTS_NAME)
-        files = dict(_signatures(self._staging))
-        self._set_aside(files, steps)
-        changed = [
-            name
-            for name, signature in sorted(files.items(), key=lambda item: item[1][1])
-            if self._files.get(name) != signature
-            and (everything or name.partition("/")[0] not in _WITH_CHECKPOINTS)
-        ]
-        for name in changed:
-            if name not in LOGS:
-                self._copy_file(name, files[name])
-        for name in LOGS:
-            if (self._staging / name).is_file():
-                self._logs[name].write((self._staging / name).read_bytes(), self._index.epoch)
-        for name in self._files.keys() - files.keys():
-            if name in self._versions:
-                self._writer.remove(self._url / name, self._versions.pop(name))
-            else:  # a checkpoint that was set aside
-                remove(self._url / name, check=self._check)
-            del self._files[name]
+        self._set_aside(steps_in(self._staging / CHECKPOINTS_NAME))
+        self._files.copy(everything=everything)
 
-    def _copy_file(self, name: str, signature: Signature) -> None:
-        try:
-            self._versions[name] = self._copy_growing(name)
-        except MissingObjectError:
-            raise
-        except FileNotFoundError:  # The file has been removed since it was listed.
-            return
-        self._files[name] = signature
-
-    def _copy_growing(self, name: str) -> str:
-        """Copy the current content of a file to which lines may be appended at any time."""
-        source, target = self._staging / name, self._url / name
-        with open(source, "rb") as file:
-            content = file.read(MAX_SINGLE_WRITE + 1)
-        if len(content) > MAX_SINGLE_WRITE:
-            with tempfile.TemporaryDirectory(dir=cache_directory()) as directory:
-                copy = Path(directory) / source.name
-                shutil.copyfile(source, copy)
-                return upload(copy, target, check=self._check)
-        return self._writer.write(target, content, self._versions.get(name, ABSENT))
-
-    def _set_aside(self, files: dict[str, Signature], steps: list[int]) -> None:
+    def _set_aside(self, steps: list[int]) -> None:
         """Move checkpoints in the bucket that the run has moved aside in the staging directory.
 
         This happens before all other changes, as in a work directory.
@@ -246,12 +217,12 @@ class Uploads:
         for directory in aside:
             with suppress(MissingObjectError):  # A damaged checkpoint may lack files.
                 remote_files(directory).fetch()
-        files |= dict(_signatures(self._staging))
+        files = [name for name, _ in self._files.signatures()]
         moved = [
             name for name in files if name.startswith(f"{ASIDE_NAME}/") and name.count("/") > 1
         ]
         self._copy_all([(self._staging / name, self._url / name) for name in moved])
-        self._files |= {name: files[name] for name in moved}
+        self._files.note_copied(moved)
         self._remove_checkpoints(newer)
 
     def _remove_old_checkpoints(self) -> None:
@@ -273,25 +244,3 @@ class Uploads:
         while self._unfinished:
             remove(self._unfinished[-1], check=self._check)
             self._unfinished.pop()
-
-
-def _signatures(staging: Path) -> Iterator[tuple[str, Signature]]:
-    """Yield the name and signature of each file outside of the checkpoints."""
-    for path in _files_below(staging, (CHECKPOINTS_NAME,)):
-        with suppress(FileNotFoundError):
-            status = path.stat()
-            yield path.relative_to(staging).as_posix(), (status.st_size, status.st_mtime_ns)
-
-
-def _files_below(directory: Path, skipped: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Yield the files in a directory tree that belong to the run."""
-    for parent, directories, names in os.walk(directory):
-        if Path(parent) == directory:
-            directories[:] = [name for name in directories if name not in skipped]
-        if Path(parent).parent.parent == directory / DOWNSTREAM_NAME:
-            # Do not copy unfinished runs, which are repeated on another machine.
-            directories.clear()
-            continue
-        for name in names:
-            if name not in (LOCK_NAME, REMOTE_NAME) and not name.endswith(".tmp"):
-                yield Path(parent) / name

@@ -1,4 +1,4 @@
-"""Read runs and models in buckets through local directories.
+"""Read runs, sweeps and models in buckets through local directories.
 
 For a run in a bucket, the local directory contains copies of its small files, and checkpoints are
 fetched when they are loaded. The directory reflects the state of the run at the time when the
@@ -12,18 +12,55 @@ import os
 import shutil
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bert_jax.local_paths import COPIES
-from bert_jax.runs.bucket_layout import is_step, read_layout
-from bert_jax.runs.staging import copy_run
+from bert_jax.runs.bucket_layout import RUNS_NAME, Layout, is_step, read_layout, split_sweep
+from bert_jax.runs.staging import RunCopy, copy_objects, is_read
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.storage.errors import StorageError
 from bert_jax.storage.lease import LEASE_SECONDS
 from bert_jax.storage.urls import ObjectUrl, parse_url
 
-_views: dict[ObjectUrl, Path] = {}
-_leases: dict[Path, float] = {}
+
+@dataclass
+class _View:
+    """A local directory that shows a run or a sweep in a bucket.
+
+    Attributes:
+      url: the URL of the run or the sweep.
+      directory: the local directory.
+      leases: when the lease of each run was renewed, keyed by the run's local directory.
+    """
+
+    url: ObjectUrl
+    directory: Path
+    leases: dict[Path, float] = field(default_factory=dict)
+    _copies: dict[Path, RunCopy] = field(default_factory=dict)
+
+    def update(self) -> None:
+        """Copy the objects that have changed since the last update."""
+        layout = read_layout(self.url)
+        sweep = split_sweep(layout)
+        if sweep is None:
+            if layout.is_run() or layout.lease is not None:  # anything else may be large
+                self._update_run(layout, self.directory)
+            return
+        files, runs = sweep
+        copy_objects({self.directory / name: [info] for name, info in files.items()})
+        for name, layout in runs.items():
+            self._update_run(layout, self.directory / RUNS_NAME / name)
+
+    def _update_run(self, layout: Layout, directory: Path) -> None:
+        new = RunCopy(directory, shared=True, is_copied=is_read)
+        self._copies.setdefault(directory, new).update(layout)
+        self.leases.pop(directory, None)
+        if layout.lease is not None:
+            self.leases[directory] = layout.lease.modified
+
+
+_views: dict[ObjectUrl, _View] = {}
 
 
 def local_run(location: str | os.PathLike[str]) -> Path:
@@ -32,7 +69,8 @@ def local_run(location: str | os.PathLike[str]) -> Path:
     Every call with the same URL returns the same directory, which exists until the process ends.
 
     Args:
-      location: a work directory, its checkpoints directory, or a single checkpoint.
+      location: a work directory, its checkpoints directory, or a single checkpoint; or the
+        directory of a sweep.
 
     Raises:
       ValueError: the URL does not contain a work directory.
@@ -44,8 +82,9 @@ def local_run(location: str | os.PathLike[str]) -> Path:
     root = _root_of(url)
     if root not in _views:
         _views[root] = _view_of(root)
-        COPIES[str(_views[root])] = str(root)
-    return _views[root] / root.relative(url) if url != root else _views[root]
+        COPIES[str(_views[root].directory)] = str(root)
+    directory = _views[root].directory
+    return directory / root.relative(url) if url != root else directory
 
 
 def refresh(directory: Path) -> None:
@@ -54,14 +93,17 @@ def refresh(directory: Path) -> None:
     Raises:
       StorageError: the bucket cannot be read.
     """
-    for url, view in _views.items():
-        if view == directory:
-            _copy(url, view)
+    for view in _views.values():
+        if view.directory == directory:
+            view.update()
 
 
 def is_view(directory: Path) -> bool:
     """Return whether a work directory is a copy of one in a bucket."""
-    return directory in _views.values()
+    return any(
+        directory == view.directory or directory.parent == view.directory / RUNS_NAME
+        for view in _views.values()
+    )
 
 
 def is_leased(directory: Path) -> bool:
@@ -69,7 +111,8 @@ def is_leased(directory: Path) -> bool:
 
     This assumes that the store's clock and this machine's are less than a minute apart.
     """
-    return time.time() - _leases.get(directory, 0.0) < LEASE_SECONDS
+    renewed = max((view.leases.get(directory, 0.0) for view in _views.values()), default=0.0)
+    return time.time() - renewed < LEASE_SECONDS
 
 
 def _root_of(url: ObjectUrl) -> ObjectUrl:
@@ -79,21 +122,12 @@ def _root_of(url: ObjectUrl) -> ObjectUrl:
     return url.parent if url.name == CHECKPOINTS_NAME else url
 
 
-def _view_of(url: ObjectUrl) -> Path:
+def _view_of(url: ObjectUrl) -> _View:
     parent = Path(tempfile.mkdtemp(prefix="bert_jax-"))
     atexit.register(shutil.rmtree, parent, ignore_errors=True)
+    view = _View(url, parent / url.name)
     try:
-        _copy(url, parent / url.name)
+        view.update()
     except StorageError as error:
         raise ValueError(f"{url}: {error.explanation}.") from error
-    return parent / url.name
-
-
-def _copy(url: ObjectUrl, directory: Path) -> None:
-    layout = read_layout(url)
-    # Nothing else is copied, because it may be large.
-    if layout.is_run() or layout.lease is not None:
-        copy_run(layout, directory, shared=True)
-    _leases.pop(directory, None)
-    if layout.lease is not None:
-        _leases[directory] = layout.lease.modified
+    return view

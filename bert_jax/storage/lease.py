@@ -68,9 +68,10 @@ class Lease:
     Attributes:
       took_over: whether the lease had expired, so that late writes of its former holder may still
         reach the store.
+      predecessor: the owner of the expired lease that this one replaced; "" if there was none.
     """
 
-    def __init__(self, url: ObjectUrl, holder: str, setting: str):
+    def __init__(self, url: ObjectUrl, holder: str, setting: str, within: Lease | None = None):
         """Create the object without taking the lease.
 
         Args:
@@ -78,10 +79,13 @@ class Lease:
           holder: the kind of process that holds the lease, such as "preparation", for messages.
           setting: the option with the URL that the lease protects, such as
             "output=gs://bucket/corpus".
+          within: a lease of this process that covers more. If it replaced the lease of a process
+            that was killed, this one replaces another lease of the same process without waiting.
         """
         self._url, self._holder, self._setting = url, holder, setting
+        self._within, self.predecessor = within, ""
         self.took_over = False
-        self._owner = uuid.uuid4().hex
+        self._owner: str = uuid.uuid4().hex if within is None else within._owner
         self._version = ABSENT
         self._renewals = 0
         self._renewed_at = 0.0
@@ -100,7 +104,7 @@ class Lease:
         """
         while True:
             try:
-                expired = wait_until_free(self._url, self._holder, self._setting)
+                expired = self._free_version()
                 self._write(expired)
                 break
             except ConflictError:
@@ -113,6 +117,16 @@ class Lease:
         self.took_over = expired != ABSENT
         self._thread.start()
         return self
+
+    def _free_version(self) -> str:
+        """Return the version of the lease to replace; see `wait_until_free`."""
+        content, version = _read(self._url) or ({}, ABSENT)
+        owner = str(content.get("owner", ""))
+        if self._within is not None and owner and owner == self._within.predecessor:
+            return version
+        expired = wait_until_free(self._url, self._holder, self._setting)
+        self.predecessor = owner if expired == version != ABSENT else ""
+        return expired
 
     def _write(self, condition: str) -> None:
         started = clock()  # The store may apply the write at any time from now on.

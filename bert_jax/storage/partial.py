@@ -75,6 +75,12 @@ class RemoteFiles:
             for _ in pool.map(self._fetch, names):
                 pass
 
+    def forget(self, wanted: Callable[[str], bool]) -> None:
+        """Remove copies of files from disk, which can be fetched again; see `fetch`."""
+        for name in self.sizes:
+            if wanted(name):
+                (self.directory / name).unlink(missing_ok=True)
+
     def _fetch(self, name: str) -> None:
         assert self.url is not None
         target = self.directory / name

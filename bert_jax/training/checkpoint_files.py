@@ -14,6 +14,7 @@ from typing import Any
 
 from bert_jax.files import sync_directory, write_file
 from bert_jax.json_files import read_json_object
+from bert_jax.storage.partial import remote_files
 from bert_jax.training.checkpoint_checksums import custom_metadata, fetch, verify
 from bert_jax.training.distributed import agreed
 from bert_jax.training.metrics_log import LOG_NAME
@@ -129,8 +130,19 @@ def steps_in(directory: Path) -> list[int]:
 
 
 def intact_steps(directory: Path) -> list[int]:
-    """Return the steps of the checkpoints that pass a full check, in ascending order."""
-    return [step for step in steps_in(directory) if verify(directory, step).problem is None]
+    """Return the steps of the checkpoints that pass a check, in ascending order.
+
+    The check is a full one, except for checkpoints that are in a bucket.
+    """
+    return [
+        step
+        for step in steps_in(directory)
+        if verify(directory, step, quick=_is_in_bucket(directory / str(step))).problem is None
+    ]
+
+
+def _is_in_bucket(checkpoint: Path) -> bool:
+    return remote_files(checkpoint).url is not None
 
 
 def newest_intact_step(directory: Path) -> int | None:

@@ -17,7 +17,6 @@ from bert_jax.cli.main import main
 from bert_jax.config_keys import sections
 from bert_jax.conversion import to_dataclass, without_none
 from bert_jax.files import write_file
-from bert_jax.finetuning.sweep_results import read_results
 from bert_jax.interop.huggingface.import_config import ImportOptions
 from bert_jax.interop.huggingface.load import open_directory
 from bert_jax.interop.tensorflow_import import checkpoint_prefix
@@ -247,7 +246,6 @@ FUNCTIONS: list[Callable[[], object]] = [
     lambda: write_python_docs(f"{BUCKET}.jsonl"),
     lambda: write_file(Path(BUCKET), "text"),
     lambda: make_directory(BUCKET),
-    lambda: read_results(Path(BUCKET)),
     lambda: read_model(Path(BUCKET)),
     lambda: open_model(Path(BUCKET)),
     lambda: open_directory(Path(BUCKET), ImportOptions()),

@@ -22,6 +22,7 @@ from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.pretraining.evaluation_config import EvaluationConfig
+from bert_jax.runs.locations import WorkDir
 from bert_jax.runs.work_dir import read_model, read_tokenizer, write_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint_checksums import PARAMETERS, recorded_checksum
@@ -213,12 +214,14 @@ def opened(work_dir: Path, *words: str) -> dict[str, FinetuneRun]:
     model, _ = read_model(work_dir)
     overrides = [f"--config.{word}" for word in words]
     tasks = load_tasks([str(work_dir / "places.py")], overrides, work_dir, "--config")
-    return open_tasks(tasks, work_dir, model, read_tokenizer(work_dir, model.encoder))
+    place = WorkDir.on_disk(work_dir)
+    return open_tasks(tasks, place, model, read_tokenizer(work_dir, model.encoder))
 
 
 def open_scorer(work_dir: Path, *words: str) -> DownstreamScorer:
     runs = opened(work_dir, *words)
-    with scoring(work_dir, runs, tensorboard=False, stop=StopRequest(), report=discard) as scorer:
+    place, stop = WorkDir.on_disk(work_dir), StopRequest()
+    with scoring(place, runs, tensorboard=False, stop=stop, report=discard) as scorer:
         return scorer
 
 

@@ -19,6 +19,7 @@ from bert_jax.downstream.tasks import load_tasks
 from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.recipes.load import load_config
+from bert_jax.runs.locations import WorkDir
 from bert_jax.runs.rotary_changes import RotaryChange
 from bert_jax.runs.work_dir import read_model, write_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -158,7 +159,7 @@ def test_a_checkpoint_is_fine_tuned_with_its_own_rotary_angles(
     changes = [RotaryChange(6, 160_000.0)]
     write_model(model, {}, tmp_path / "run", tokenizer=tokenizer, rotary_changes=changes)
     tasks = load_tasks([str(task)], (), tmp_path / "run", "--config")
-    opened = open_tasks(tasks, tmp_path / "run", model, tokenizer)["places"]
+    opened = open_tasks(tasks, WorkDir.on_disk(tmp_path / "run"), model, tokenizer)["places"]
 
     def started_from(run: FinetuneRun, step: int) -> FinetuneRun:
         model, _ = read_model(tmp_path / "run", step)

@@ -10,6 +10,7 @@ from bert_jax.finetuning.hyperparameters import Hyperparameters
 from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.finetuning.training import train
 from bert_jax.recipes.load import load_config
+from bert_jax.runs.locations import WorkDir
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.sharding import make_mesh
 
@@ -24,7 +25,7 @@ def test_runs_with_other_hyperparameters_share_the_programs_of_each_shape(toy, s
     run = FinetuneRun.open(config, make_mesh(config.mesh))
     assert len(run.row_lengths) == 2
     other = Hyperparameters(batch_size=16, learning_rate=1e-3, num_epochs=1, seed=5)
-    for each in (run, run.with_hyperparameters(tmp_path / "two", other)):
+    for each in (run, run.with_hyperparameters(WorkDir.on_disk(tmp_path / "two"), other)):
         with StopRequest() as stop:
             assert train(each, stop)
         assert each.compiled.train_step._cache_size() == 2

@@ -20,7 +20,10 @@ from bert_jax.storage.urls import ObjectUrl
 
 HERE = Path(__file__).parent
 # The tests in these files run complete jobs, which takes minutes. By default, they use one store.
-JOBS = ("test_models.py", "test_parts.py", "test_runs.py", "test_tasks.py")
+JOBS = (
+    *("test_models.py", "test_parts.py", "test_runs.py", "test_scoring_jobs.py", "test_sweeps.py"),
+    "test_tasks.py",
+)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from bert_jax.runs import uploads as uploads_module
 from bert_jax.runs.bucket_layout import LEASE_NAME, read_layout
 from bert_jax.runs.bucket_logs import read_log
 from bert_jax.runs.run_index import RunIndex
-from bert_jax.runs.staging import copy_run
+from bert_jax.runs.staging import copy_to_continue
 from bert_jax.runs.uploads import RunNotUploaded, Uploads
 from bert_jax.storage import lease as lease_module
 from bert_jax.storage import objects
@@ -49,7 +49,7 @@ def train(url: ObjectUrl, staging: Path, name: str, steps: tuple[int, ...]) -> N
         index = RunIndex(url, lease)
         index.open({})
         layout = read_layout(url)
-        copy_run(layout, staging, shared=False)
+        copy_to_continue(layout, staging)
         uploads = Uploads(staging, layout, lease, index)
         (staging / "model.json").write_text("{}\n")
         (staging / "config.json").write_text(f'{{"name": "{name}"}}\n')

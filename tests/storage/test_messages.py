@@ -76,7 +76,11 @@ def test_a_missing_part_is_named_by_its_url(url: ObjectUrl) -> None:
     assert str(url) in message_of(lambda: bj.load_model(url))
     remove(url / "model.json")
     assert str(url) in message_of(lambda: bj.load_model(url))
+    write_bytes(url / "sweep.json", "{}")
+    message = message_of(lambda: bj.load_model(url))
+    assert f"{url}: this is a sweep. Specify the directory of one of its runs" in message
     write_bytes(url / "model.json", "{}")
+    remove(url / "sweep.json")
     write_bytes(url / "metrics.jsonl", "x\n")
     views._views.clear()  # as in a new process
     assert str(url) in message_of(lambda: read_status(str(url)))
