@@ -1,11 +1,11 @@
-"""Measure the time and memory that it takes to report very many near-duplicates.
+"""Measure the time and memory for reporting millions of near-duplicates.
 
     python experiments/near_duplicates/reports.py --documents 20000000 --removed 10000000 \\
         --scratch DIR --output experiments/near_duplicates
 
-The results for blocks of documents and the clusters are made up, instead of being computed from
-text. Then the step after the search is run as in `bert-jax prepare`, in a process of its own. The
-scratch directory needs about 600 bytes per document.
+The results for blocks of documents and the clusters are generated at random instead of being
+computed from text. Then a separate process runs the step after the search, as `bert-jax prepare`
+does. The scratch directory needs about 600 bytes per document.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ from bert_jax.filtering.clusters import Clusters
 from bert_jax.filtering.minhash import MinHash
 from bert_jax.filtering.options import FilterOptions
 
-BLOCK = 1400  # documents of 3 kB in a block of 4 MiB
+# A block of 4 MiB contains this many documents of 3 kB.
+BLOCK = 1400
 OPTIONS = FilterOptions(min_words=50, near_duplicates=0.95)
-LARGEST = 0.1  # the share of the removed documents that are in one cluster
-FILTERED = 0.05  # the share of the documents that fail a filter
+# This fraction of the removed documents belongs to a single cluster.
+LARGEST = 0.1
+# This fraction of all documents fails a filter.
+FILTERED = 0.05
 BEGINNING = "The ferry to the northern islands leaves at noon and at six. " * 5
 
 
@@ -60,7 +63,7 @@ def make_blocks(directory: Path, documents: int) -> None:
 
 
 def make_clusters(documents: int, removed: int) -> np.ndarray:
-    """Return the kept document of each document: one huge cluster and many small ones."""
+    """Return one huge and many small clusters, as the kept document for each document."""
     random = np.random.default_rng(1)
     parents = np.arange(documents)
     later = np.sort(1 + random.choice(documents - 1, removed, replace=False))
@@ -72,7 +75,7 @@ def make_clusters(documents: int, removed: int) -> np.ndarray:
 
 
 class Memory(threading.Thread):
-    """Samples the memory of this process that is not backed by files."""
+    """A sampler for the memory of this process that is not backed by files."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)

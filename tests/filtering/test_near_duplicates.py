@@ -80,7 +80,7 @@ def test_a_large_bucket_is_one_cluster(tmp_path: Path, monkeypatch: pytest.Monke
 def test_clusters_are_sorted_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
-    """One cluster contains most documents, so the parts are divided repeatedly."""
+    """Put most documents into one cluster, so that the parts are divided repeatedly."""
     monkeypatch.setattr(clusters_module, "_PART", part)
     monkeypatch.setattr(clusters_module, "_MOST_FILES", 3)
     random = np.random.default_rng(4)

@@ -1,4 +1,4 @@
-"""Test that a process that writes after its lease was taken over changes nothing that counts."""
+"""Test that a process cannot affect the results after another one has taken over its lease."""
 
 import json
 import re
@@ -72,7 +72,7 @@ def train(url: ObjectUrl, staging: Path, name: str, steps: tuple[int, ...]) -> N
 
 
 def contents(url: ObjectUrl) -> dict[str, object]:
-    """Return everything that counts."""
+    """Return the contents of all objects that affect the results."""
     layout = read_layout(url)
     return {
         "files": {name: read_bytes(info.url) for name, info in layout.files.items()},
@@ -85,7 +85,7 @@ def contents(url: ObjectUrl) -> dict[str, object]:
 
 
 class Interruption:
-    """Calls a function before the nth request that changes an object whose URL matches a regex."""
+    """An object that calls a function before the nth request that changes a matching object."""
 
     def __init__(self, number: int, action: Callable[[], None], pattern: str = ""):
         self.left, self.action, self.pattern = number, action, pattern
@@ -118,7 +118,7 @@ class Interruption:
 def interrupted(
     monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], None], pattern: str = ""
 ) -> Iterator[Interruption]:
-    """Suspend the block before one of its writes, while a function takes its lease over."""
+    """Suspend the block before one of its writes, while a function takes over its lease."""
 
     def take_over() -> None:
         enter = Lease.__enter__
@@ -143,7 +143,7 @@ def test_a_suspended_run_changes_nothing_wherever_it_was_suspended(
     bucket: ObjectUrl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stops = []
-    for number in range(4, 1000):  # the first three writes take the lease
+    for number in range(4, 1000):  # The first three writes take the lease.
         url, here = bucket / f"run{number}", tmp_path / str(number)
         train(url, here / "first", "first", (5,))
         after: dict[str, object] = {}
@@ -169,7 +169,7 @@ def test_a_suspended_run_changes_nothing_wherever_it_was_suspended(
     assert len(stops) >= 20
     noticed = [stopped for stopped in stops if stopped]
     assert all(LOST in stopped and stopped.endswith("again.") for stopped in noticed)
-    # After its last commit, a process only removes files that no longer count.
+    # After its last commit, a process only removes files that are no longer used.
     assert stops[: len(noticed)] == noticed
 
 
@@ -229,7 +229,8 @@ def test_a_suspended_command_does_not_change_the_directory_of_its_successor(
 def test_a_request_is_not_repeated_after_the_lease_was_taken_over(
     bucket: ObjectUrl, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.0)  # every check asks the store
+    # With this value, every check sends a request to the store.
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.0)
     for number, change in enumerate(CHANGES):
         target = bucket / f"target{number}"
         write_bytes(target, "mine")

@@ -127,7 +127,8 @@ def test_checkpoints_are_scored_as_they_appear(
 
     def finish(line: str) -> None:
         if line.startswith("waiting"):
-            shutil.rmtree(run.staging / "checkpoints/2")  # which is removed with the next one
+            # This checkpoint is removed when the next one is saved.
+            shutil.rmtree(run.staging / "checkpoints/2")
             run.save(6)
 
     waiting = "waiting for a checkpoint after step 4 of 6"
@@ -138,7 +139,7 @@ def test_checkpoints_are_scored_as_they_appear(
     assert b"after step 6" in read_bytes(run.url / "downstream/places/output.txt")
     assert find(run.url / "downstream/.lease") is None
     assert list((tmp_path / "cache/bert_jax/runs").glob("*")) == [run.staging.parent]
-    assert lines_of(run) == []  # all checkpoints have been scored
+    assert lines_of(run) == []  # All checkpoints have been scored.
     assert read_log(run.url / "downstream.parts") == log
 
 

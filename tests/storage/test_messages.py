@@ -82,5 +82,5 @@ def test_a_missing_part_is_named_by_its_url(url: ObjectUrl) -> None:
     write_bytes(url / "model.json", "{}")
     remove(url / "sweep.json")
     write_bytes(url / "metrics.jsonl", "x\n")
-    views._views.clear()  # as in a new process
+    views._views.clear()  # Clear the cache, as if this were a new process.
     assert str(url) in message_of(lambda: read_status(str(url)))

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a config file for a small task: which of two places is a sentence about?"""
+    """Return a config file for a small task: classify which of two places a sentence is about."""
     directory = tmp_path_factory.mktemp("task")
     nouns = {"harbour": "boat sailor anchor".split(), "kitchen": "cook oven spoon".split()}
     rows = [
@@ -60,14 +60,14 @@ def on_disk(
 
 
 def in_common(ours: dict[int, Score], theirs: dict[int, Score]) -> dict[int, Score]:
-    """Return our scores of the steps for which there are other scores, too."""
+    """Return our scores for the steps that also have other scores."""
     return {step: ours[step] for step in sorted(ours.keys() & theirs.keys())}
 
 
 def log_of(url: ObjectUrl) -> bytes:
     try:
         return read_log(url / "downstream.parts")
-    except StorageError:  # a part was replaced
+    except StorageError:  # A part was replaced while it was being read.
         return b""
 
 
@@ -113,7 +113,7 @@ def test_a_run_that_fine_tunes_its_own_checkpoints_is_killed(
     run.kill(lambda: bool(log_of(url)), *words)
     begun = scores(log_of(url))
     output, errors = run(*words)
-    assert errors.count("waiting for up to") == 1  # for both leases
+    assert errors.count("waiting for up to") == 1  # The command waits for both leases at once.
     found = scores(log_of(url))
     assert in_common(found, begun) == begun and len(found) > len(begun)
     assert found[32] == on_disk[32]

@@ -29,7 +29,7 @@ def test_files_are_copied_and_marked_as_finished_last(
     write(one.work, "first content")
     one.share(MARK, OTHER)
     two.fetch(MARK, OTHER)
-    assert not (two.work / MARK).exists()  # a list of the objects is used for five seconds
+    assert not (two.work / MARK).exists()  # A list of the objects is reused for five seconds.
     two.fetch_all("screening")
     for name in (MARK, OTHER):
         assert (two.work / name).read_text() == f"first content of {name}"

@@ -77,7 +77,8 @@ def test_a_sweep_that_is_killed_gives_the_results_of_one_on_disk(
     assert finished is not None, partly
     output, errors = run(*command)
     assert f"{finished[1]} of 4 runs ended earlier" in output
-    assert errors.count("waiting for up to") == 1  # for the sweep and its run
+    # The command waits once for the leases of the sweep and its run.
+    assert errors.count("waiting for up to") == 1
     results = read_bytes(url / "results.json")
     assert without_times(results) == without_times((on_disk / "results.json").read_bytes())
     resumed = [

@@ -1,4 +1,4 @@
-"""Test that a store at a wrong address is reported at once and given up before long."""
+"""Test that a store at a wrong address is reported at once, and that the command soon fails."""
 
 import contextlib
 import logging
@@ -20,7 +20,7 @@ from .conftest import free_port
 
 @pytest.fixture(params=["gs", pytest.param("s3", marks=pytest.mark.slow)])
 def scheme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Scheme:
-    """Return a scheme whose store has never answered; all times are a tenth or less of the real."""
+    """Return a scheme whose store has never responded; all delays are at most a tenth as long."""
     pytest.importorskip({"gs": "gcsfs", "s3": "s3fs"}[request.param])
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -56,7 +56,7 @@ def seconds_until_failure(scheme: Scheme, port: int, monkeypatch: pytest.MonkeyP
     variable = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}[scheme]
     monkeypatch.setenv(variable, f"http://127.0.0.1:{port}")
     url = ObjectUrl(scheme, "bucket", "x")
-    store_of(url)  # importing the library takes time as well
+    store_of(url)  # Import the library first, since this takes time too.
     started = time.monotonic()
     with pytest.raises(StorageError, match=r"x: the store does not respond \(\d+ attempts in \d s"):
         stat(url)
@@ -72,7 +72,7 @@ def test_an_address_that_refuses_connections_is_given_up_soon(
     (message,) = [each.getMessage() for each in caplog.records if each.name.startswith("bert_jax")]
     assert f"{scheme}://bucket/x: reading has failed for " in message
     assert "and is retried for up to 0 s" in message
-    # A store that has answered before is given more time, as it may have been restarted.
+    # A store that has responded before gets more time, since it may have been restarted.
     retries.contacts.note_answer(store_of(ObjectUrl(scheme, "bucket")))
     assert seconds_until_failure(scheme, port, monkeypatch) > 1.5
 
