@@ -21,7 +21,7 @@ from bert_jax.runs.bucket_layout import LEASE_NAME, read_layout
 from bert_jax.runs.bucket_logs import read_log
 from bert_jax.runs.checkpoints import load_model
 from bert_jax.runs.locations import open_work_dir
-from bert_jax.runs.run_index import INDEX_NAME, read_index
+from bert_jax.runs.run_index import INDEX_NAME
 from bert_jax.runs.verification import verify_steps
 from bert_jax.runs.views import local_run, refresh
 from bert_jax.storage import lease as lease_module
@@ -152,17 +152,14 @@ def assert_same_run(url: ObjectUrl, on_disk: Path) -> None:
     assert outcomes and not any(outcome.is_damaged for outcome in outcomes)
 
 
-def begun(url: ObjectUrl, step: int) -> Callable[[], bool]:
-    """Return whether some, but not all, files of a checkpoint are in the bucket."""
-
-    def check() -> bool:
-        infos = list_objects(url / "checkpoints")
-        files = [
-            info for info in infos if url.relative(info.url).startswith(f"checkpoints/{step}.")
-        ]
-        return len(files) > 3 and step not in read_index(url).checkpoints
-
-    return check
+def kill_during_upload(
+    run: Runner, emulator: Emulator, url: ObjectUrl, step: int, *words: object
+) -> None:
+    """Kill a run when some, but not all, files of a checkpoint are in the bucket."""
+    path = rf"checkpoints(%2F|/){step}\."
+    emulator.fail("stall", methods="PUT POST", path=path, seconds=30, after=4)
+    run.kill(lambda: not emulator.faults_left(), *words)
+    assert read_layout(url).unfinished
 
 
 @pytest.mark.slow
@@ -174,7 +171,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(
     words = pretraining.words(url, corpora)
     rng = random.Random(3)
     # Kill the run during an upload, during a save, and at a random moment.
-    run.kill(begun(url, 10), *words)
+    kill_during_upload(run, emulator, url, 10, *words)
     assert set(read_layout(url).checkpoints) <= {5}
     saving = "bert_jax/runs/*/one/checkpoints/*orbax-checkpoint-tmp*"
     run.kill(lambda: bool(list(run.cache.glob(saving))), *words)
@@ -206,7 +203,11 @@ def finetuning_words(work_dir: object, init: object, data: object) -> list[str]:
 
 @pytest.mark.slow
 def test_fine_tuning_in_a_bucket_survives_a_kill(
-    run: Runner, pretraining: Pretraining, bucket: ObjectUrl, tmp_path: Path
+    run: Runner,
+    pretraining: Pretraining,
+    bucket: ObjectUrl,
+    emulator: Emulator,
+    tmp_path: Path,
 ) -> None:
     rng = random.Random(4)
     nouns = {"sea": ("boat", "wave", "gull"), "land": ("fox", "oak", "trail")}
@@ -221,7 +222,7 @@ def test_fine_tuning_in_a_bucket_survives_a_kill(
     on_disk, url = tmp_path / "on_disk", bucket / "runs/table"
     run(*finetuning_words(on_disk, pretraining.on_disk, table))
     words = finetuning_words(url, bucket / "base", bucket / "table.csv")
-    run.kill(begun(url, 7), *words)
+    kill_during_upload(run, emulator, url, 7, *words)
     assert not read_layout(url).checkpoints
     output, _ = run(*words)
     assert f"work directory: {url}" in output
