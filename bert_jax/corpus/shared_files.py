@@ -248,7 +248,7 @@ class WorkPlace:
     run: str
 
     def files(self) -> SharedFiles:
-        """Return the files of this worker process, which uses one local directory per URL."""
+        """Return the file store of this worker process, with one local directory per URL."""
         return _files_of_process(self, os.getpid())
 
 

@@ -62,7 +62,7 @@ class PhasePlan:
 
     @property
     def seconds(self) -> float | None:
-        """The estimated time of all steps of the phase in seconds; None without an estimate."""
+        """The estimated total time in seconds, or None if there is no estimate."""
         return None if self.estimate is None else self.estimate.seconds * full_steps(self.phase)
 
     @property
@@ -87,8 +87,8 @@ class PhasePlan:
         return roofline(
             chip_figures,
             peak,
-            # Take the larger count: rematerialization makes the compiler count more FLOPs than the
-            # model has, and loops make it count fewer.
+            # Use the model's or the compiler's count of FLOPs, whichever is larger. The compiler
+            # counts recomputed operations, too, but the body of a loop only once.
             flops=max(self.model_flops / len(devices), self.step.flops or 0.0)
             - self.fp8_flops / 2 / len(devices),
             memory_bytes=self.step.least_traffic,

@@ -68,7 +68,7 @@ class Plan:
 
     @property
     def chip_hours(self) -> float | None:
-        """The estimated time in hours, times the number of devices; None without an estimate."""
+        """The estimated time in hours times the number of devices, or None without an estimate."""
         return None if self.seconds is None else self.seconds / 3600 * len(self.devices)
 
     def explain(self, count: int = 10) -> str:

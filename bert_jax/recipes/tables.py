@@ -212,7 +212,7 @@ def _named(name: str) -> tuple[ModelConfig, SentencePairs | None]:
     directory = local_model(name)
     if directory.is_dir() or name not in VARIANTS:
         if not directory.is_dir():
-            plain = name.removeprefix("bert-")  # BERT sizes have names such as base.
+            plain = name.removeprefix("bert-")  # BERT's sizes are named "base", "large" etc.
             similar = plain if plain in VARIANTS else name
             raise ValueError(
                 f"{name}: neither a work directory nor the name of a model; "

@@ -43,7 +43,7 @@ def kinds(work_dir: Path) -> dict[str, list[int]]:
 def test_eight_devices_skip_and_roll_back(
     bert_jax_here: Any, short_run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Raise the learning rate in one step, which makes the following losses outliers."""
+    """Raise the learning rate at a single step, so that the losses after it are outliers."""
     rate_of = LearningRates.__getitem__
 
     def spiking(self: LearningRates, step: int) -> np.float32:

@@ -1,4 +1,4 @@
-"""Test runs that start their decay from another run's checkpoint.
+"""Test that runs can start their decay from another run's checkpoint.
 
 They must end with the same result as a single run, and reject unsuitable sources.
 """
