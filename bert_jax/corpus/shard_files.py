@@ -25,10 +25,11 @@ _PREFETCHES = 4  # This many shards are copied at the same time before they are 
 
 
 def corpus_cache(directory: str | os.PathLike[str] = "", gib: float = DEFAULT_CACHE_GIB) -> Cache:
-    """Return the cache for the shards of corpora in buckets.
+    """Return the cache that contains shards of corpora stored in buckets.
 
     Args:
-      directory: the directory; "" for `corpora` in the directory for files that can be re-created.
+      directory: the directory of the cache; "" for the default, `corpora` in bert_jax's cache
+        directory.
       gib: the maximum size of all copies, in GiB.
     """
     path = Path(directory) if os.fspath(directory) else cache_directory() / "corpora"

@@ -158,7 +158,7 @@ def _content(identity: Mapping[str, Any], keep: Keep) -> str:
 
 
 def _all_differences(stored: dict[str, Any], current: dict[str, Any], file: Path) -> list[str]:
-    """Return a line for each difference between two sweeps other than the values they vary."""
+    """Return one line for each way in which two sweeps differ, except for the values they vary."""
     varied = [each.get(VARIED, []) for each in (stored, current)]
     if varied[0] != varied[1]:
         return differences({"varied keys": varied[0]}, {"varied keys": varied[1]})

@@ -41,7 +41,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """The variant's name for use in file names, unique among all variants of the same keys."""
+        """The variant's name in file names, unique among all variants with the same keys."""
         full = ",".join(f"{key}={text}" for key, text in self.texts.items())
         name = re.sub(r"[^\w.,=+-]", "-", full, flags=re.ASCII)[:_MAX_NAME]
         # Two variants have the same text if a value contains the start of a later setting, or if it

@@ -84,7 +84,7 @@ class TagFiles:
             )
         for name, column in (("tag", self.tag), ("word", self.word)):
             if self.kind == "columns" and column and not (column.isascii() and column.isdigit()):
-                raise ValueError(f"{name}={column!r}: expected the number of a column, such as '1'")
+                raise ValueError(f"{name}={column!r}: expected a column number, such as '1'")
         if self.word and self.tag and int(self.word) == int(self.tag):
             raise ValueError(f"word and tag are both column {self.tag}. Use different columns")
 

@@ -152,5 +152,5 @@ class LoaderConfig:
 
     @property
     def cache(self) -> Cache:
-        """The cache for the shards of corpora in buckets."""
+        """The cache that contains shards of corpora stored in buckets."""
         return corpus_cache(self.cache_dir, self.cache_gib)

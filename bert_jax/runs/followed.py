@@ -24,7 +24,7 @@ from bert_jax.storage.urls import ObjectUrl, parse_location
 
 @dataclass
 class FollowedRun:
-    """A run that another process may be writing.
+    """A run that another process may still be writing to.
 
     For a run in a bucket, a local directory contains copies of the files that describe the model,
     and checkpoints whose arrays are fetched when they are loaded.

@@ -79,8 +79,9 @@ class Lease:
           holder: the kind of process that holds the lease, such as "preparation", for messages.
           setting: the option with the URL that the lease protects, such as
             "output=gs://bucket/corpus".
-          within: a lease of this process that covers more. If it replaced the lease of a process
-            that was killed, this one replaces another lease of the same process without waiting.
+          within: a broader lease that this process already has. If the broader lease was taken over
+            from a killed process, the new lease is taken over from the same process without
+            waiting.
         """
         self._url, self._holder, self._setting = url, holder, setting
         self._within, self.predecessor = within, ""

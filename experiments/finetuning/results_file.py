@@ -23,7 +23,7 @@ class ResultsFile:
     file: the path of the file.
     lock: the file to lock while writing.
     model: the description of the model, as returned by `describe`.
-    fast: whether the results were measured with --fast, on few examples.
+    fast: whether the results were measured with --fast, on only a few examples.
     after_mnli: whether both sides were trained on MNLI first.
     """
 

@@ -342,7 +342,7 @@ def test_messages_contain_the_original_tag(
     [
         ({"kind": "tsv"}, "expected 'columns' or 'conllu'"),
         ({"learn_as": "BIOES"}, "expected 'IOB2', 'IOB1' or 'as_written'"),
-        ({"tag": "UPOS"}, "expected the number of a column"),
+        ({"tag": "UPOS"}, "expected a column number"),
         ({"tag": "3", "kind": "conllu"}, "expected one of LEMMA, UPOS"),
         ({"labels": ("O",)}, "at least two"),
     ],

@@ -127,8 +127,8 @@ class Family:
     def unused_in(self, encoder: EncoderConfig) -> dict[str, str]:
         """Return a dict that maps each unused tensor of a model to the tensor used instead.
 
-        An output layer that is not tied has its own bias. HF's classes nevertheless contain the
-        bias that a tied output layer uses.
+        An untied output layer has its own bias. HF's classes also contain the bias that a tied
+        layer would use, but never read it.
         """
         if encoder.tied_output:
             return {}
