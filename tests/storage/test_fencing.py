@@ -18,8 +18,9 @@ from bert_jax.runs.bucket_logs import read_log
 from bert_jax.runs.run_index import RunIndex
 from bert_jax.runs.staging import copy_to_continue
 from bert_jax.runs.uploads import RunNotUploaded, Uploads
+from bert_jax.storage import exclusive_writes, gcs, objects
 from bert_jax.storage import lease as lease_module
-from bert_jax.storage import objects
+from bert_jax.storage.exclusive_writes import ExclusiveWriter
 from bert_jax.storage.lease import Lease, LeaseLostError
 from bert_jax.storage.objects import find, list_objects, read_bytes, remove, upload, write_bytes
 from bert_jax.storage.store import Store
@@ -241,7 +242,7 @@ def test_a_request_is_not_repeated_after_the_lease_was_taken_over(
                 write_bytes(bucket / f"lease{number}", "{}")
                 emulator.clear_faults()
 
-            timer = threading.Timer(0.5, take_over)
+            timer = threading.Timer(0.2, take_over)
             timer.start()
             with pytest.raises(LeaseLostError, match=LOST):
                 change(target, lease)
@@ -258,3 +259,26 @@ CHANGES: tuple[Callable[[ObjectUrl, Lease], object], ...] = (
     uploaded,
     lambda url, lease: remove(url, check=lease.check),
 )
+
+
+def test_a_large_file_replaces_only_what_the_writer_has_found(
+    bucket: ObjectUrl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(exclusive_writes, "MAX_SINGLE_WRITE", 3)
+    monkeypatch.setattr(gcs, "MAX_SINGLE_WRITE", 3)
+    file, url = tmp_path / "file", bucket / "file"
+    file.write_text("mine")
+    with Lease(bucket / "lease", "run", "work_dir=x") as lease:
+        writer = ExclusiveWriter(lease)
+        version = writer.upload(file, url)
+        assert writer.upload(file, url) == version  # as if the answer had been lost
+        write_bytes(url, "of an earlier process")
+        version = writer.upload(file, url)
+        assert read_bytes(url) == b"mine"
+        write_bytes(url, "of a later process")
+        write_bytes(bucket / "lease", "{}")
+        with pytest.raises(LeaseLostError, match=LOST):
+            writer.upload(file, url)
+        with pytest.raises(LeaseLostError, match=LOST):
+            writer.remove(url, version)
+        assert read_bytes(url) == b"of a later process"

@@ -10,7 +10,8 @@ import pytest
 
 from bert_jax.storage import lease as lease_module
 from bert_jax.storage.lease import Lease, LeaseHeldError, LeaseLostError
-from bert_jax.storage.objects import find, read_bytes, remove, write_bytes
+from bert_jax.storage.objects import find, read_bytes, remove, store_of, write_bytes
+from bert_jax.storage.store import ABSENT, Store
 from bert_jax.storage.urls import ObjectUrl
 
 HOLD = """
@@ -72,6 +73,23 @@ def test_an_expired_lease_is_renewed_unless_it_was_taken(
         remove(bucket / "lease")
         with pytest.raises(LeaseLostError, match="another process took over its lease"):
             held.check()
+
+
+@pytest.mark.parametrize("ignored", ["create", "replace"])
+def test_a_store_that_ignores_conditions_is_refused(
+    bucket: ObjectUrl, monkeypatch: pytest.MonkeyPatch, ignored: str
+) -> None:
+    store = type(store_of(bucket))
+    write = store.write
+
+    def write_anyway(self: Store, url: ObjectUrl, content: bytes, condition: str | None) -> str:
+        kind = "create" if condition == ABSENT else "replace"
+        return write(self, url, content, None if kind == ignored else condition)
+
+    monkeypatch.setattr(store, "write", write_anyway)
+    with pytest.raises(ValueError, match="output=x: this store ignores conditions on writes"):
+        make(bucket).__enter__()
+    assert find(bucket / "lease") is None
 
 
 @pytest.mark.slow
