@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax.storage.errors import Problem, missing_extra
+from bert_jax.storage.errors import ConflictError, Problem, missing_extra
 from bert_jax.storage.store import (
     ABSENT,
     CONNECT_SECONDS,
@@ -118,12 +118,27 @@ class S3:
         self._files.put_file(str(file), f"{url.bucket}/{url.key}", mode=mode)
 
     def remove(self, url: ObjectUrl, version: str | None) -> None:
-        """Remove an object, if it has this version."""
-        options = {} if version is None else {"IfMatch": version}
-        self._files.call_s3("delete_object", Bucket=url.bucket, Key=url.key, **options)
+        """Remove an object, if it has this version.
+
+        Some stores do not implement this condition. The version is then looked up first, so an
+        object that is replaced in the meantime is removed as well.
+        """
+        target = {"Bucket": url.bucket, "Key": url.key}
+        if version is not None:
+            try:
+                self._files.call_s3("delete_object", **target, IfMatch=version)
+                return
+            except Exception as error:
+                if not any(_code_of(cause) == "NotImplemented" for cause in _causes(error)):
+                    raise
+            if self.stat(url).version != version:
+                raise ConflictError(url, "conflict")
+        self._files.call_s3("delete_object", **target)
 
     def problem(self, error: BaseException) -> Problem | None:
         """Classify an error raised by s3fs, which keeps botocore's error as its cause."""
+        if isinstance(error, ConflictError):
+            return error.problem
         for cause in _causes(error):
             answer = getattr(cause, "response", None)
             if isinstance(answer, dict) and "Error" in answer:
@@ -159,6 +174,11 @@ def _problem_of_answer(answer: Mapping[str, Any]) -> Problem | None:
     if status == 403:
         return "denied"
     return "missing" if status == 404 else None
+
+
+def _code_of(error: BaseException) -> str:
+    answer = getattr(error, "response", None)
+    return str(answer.get("Error", {}).get("Code", "")) if isinstance(answer, dict) else ""
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

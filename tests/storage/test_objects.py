@@ -4,6 +4,7 @@ import logging
 import os
 import pickle
 import random
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,36 @@ def test_conditional_writes(bucket: ObjectUrl) -> None:
     remove(url)
     with pytest.raises(ConflictError):
         write_bytes(url, "4", first.version)
+
+
+def test_conditional_removals(bucket: ObjectUrl) -> None:
+    url = bucket / "x"
+    write_bytes(url, "1")
+    first = stat(url).version
+    second = write_bytes(url, "2")
+    with pytest.raises(ConflictError):
+        remove(url, first)
+    assert read_bytes(url) == b"2"
+    remove(url, second)
+    assert find(url) is None
+    remove(url, second)
+
+
+@pytest.mark.slow
+def test_a_store_without_conditional_removals(emulator: Emulator, bucket: ObjectUrl) -> None:
+    if emulator.scheme == "gs":
+        pytest.skip("Google Cloud Storage has conditional removals")
+    url = bucket / "x"
+    write_bytes(url, "1")
+    first = stat(url).version
+    second = write_bytes(url, "2")
+    body = "<Error><Code>NotImplemented</Code><Message>If-Match</Message></Error>"
+    for version, left in ((first, b"2"), (second, None)):
+        emulator.fail("status", methods="DELETE", status=501, body=body)
+        with nullcontext() if left is None else pytest.raises(ConflictError):
+            remove(url, version)
+        assert emulator.faults_left() == 0
+        assert (None if find(url) is None else read_bytes(url)) == left
 
 
 def test_a_lost_answer_does_not_fail_a_conditional_write(
