@@ -271,7 +271,8 @@ def test_a_large_file_replaces_only_what_the_writer_has_found(
     with Lease(bucket / "lease", "run", "work_dir=x") as lease:
         writer = ExclusiveWriter(lease)
         version = writer.upload(file, url)
-        assert writer.upload(file, url) == version  # as if the answer had been lost
+        # Repeat the upload, as if the response had been lost.
+        assert writer.upload(file, url) == version
         write_bytes(url, "of an earlier process")
         version = writer.upload(file, url)
         assert read_bytes(url) == b"mine"
