@@ -113,15 +113,15 @@ def _copy_scores(url: ObjectUrl, directory: Path) -> Layout:
     """Copy the scores in a bucket to a directory, which may contain older ones."""
     layout = read_layout(url)
     log = directory / DOWNSTREAM_LOG_NAME
+    objects = {
+        directory / name: [info]
+        for name, info in layout.files.items()
+        if is_score(name) and name.partition("/")[0] != TENSORBOARD_NAME
+    }
     if parts := layout.logs.get(DOWNSTREAM_LOG_NAME):
-        copy_objects({log: parts}, logs=[log])
-    elif DOWNSTREAM_LOG_NAME not in layout.files:
+        # A run that was copied from a disk may also have the log as one object, which is outdated.
+        objects[log] = parts
+    elif log not in objects:
         log.unlink(missing_ok=True)
-    copy_objects(
-        {
-            directory / name: [info]
-            for name, info in layout.files.items()
-            if is_score(name) and name.partition("/")[0] != TENSORBOARD_NAME
-        }
-    )
+    copy_objects(objects, logs=[log] if parts else [])
     return layout

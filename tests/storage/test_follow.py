@@ -22,6 +22,7 @@ from bert_jax.downstream.scorer import DownstreamScorer, OpenCheckpoint
 from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.runs.bucket_layout import read_layout
 from bert_jax.runs.bucket_logs import read_log
+from bert_jax.runs.bucket_scores import open_scores
 from bert_jax.runs.followed import FollowedRun
 from bert_jax.runs.locations import WorkDir, open_work_dir
 from bert_jax.runs.uploads import Uploads
@@ -157,6 +158,19 @@ def test_the_run_does_not_overwrite_the_scores(saved: Path, bucket: ObjectUrl) -
         copy.write_text("stale\n")
     assert [score.step for score in result.scores] == [2, 4, 6]
     assert read_log(url / "downstream.parts").count(b"\n") == 3
+
+
+def test_the_scores_of_a_run_that_was_copied_from_a_disk_are_extended(
+    bucket: ObjectUrl, tmp_path: Path
+) -> None:
+    write_bytes(bucket / "run/downstream.jsonl", "1\n")
+    for expected in ("1\n", "1\n2\n"):
+        with open_scores(WorkDir(bucket / "run", tmp_path)) as scores:
+            log = tmp_path / "downstream.jsonl"
+            assert log.read_text() == expected
+            log.write_text("1\n2\n")
+            scores.publish()
+    assert read_log(bucket / "run/downstream.parts") == b"1\n2\n"
 
 
 def test_a_checkpoint_that_is_removed_while_it_is_read_is_skipped(
