@@ -202,12 +202,11 @@ class BucketWorkspace:
             self._writer.upload(self.work / SCREENED / name, self._output / name)
         for file in sorted((self.work / TOKENIZER).iterdir()):
             self._writer.upload(file, self._output / TOKENIZER / file.name)
-        shards = {shard.name for shard in (*manifest.train.shards, *manifest.heldout.shards)}
+        shards = (*manifest.train.shards, *manifest.heldout.shards)
+        kept = {*(shard.name for shard in shards), *manifest.filter_files}
+        # Shards missing from the manifest are from empty units or earlier preparations.
         for info in list_directory(self._output)[0]:
-            if info.url.name not in {
-                *shards,
-                *manifest.filter_files,
-            }:  # Shards missing from the manifest are from empty units or earlier preparations.
+            if info.url.name not in kept:
                 self._writer.remove(info.url, info.version)
         self._lease.confirm()
         self._writer.write(self._output / MANIFEST, manifest_text(manifest))
