@@ -8,8 +8,9 @@
 # copies the files of this checkout that git does not ignore to every host, installs the versions in
 # launch/docker/requirements-tpu.lock, and starts the subcommand with the option --distributed. If
 # the slice is preempted, the script deletes the queued resource, requests it again, and resumes the
-# run. The corpora and the work directory must be on a file system that all hosts share, which
-# --setup can mount. The script needs gcloud with a default project, and an SSH key in an SSH agent.
+# run. The corpora and the work directory must be in a bucket (gs://…), or on a file system that all
+# hosts share, which --setup can mount. The script needs gcloud with a default project, and an SSH
+# key in an SSH agent.
 #
 # Options, before NAME:
 #   --type TYPE         the accelerator type, needed if NAME does not exist

@@ -79,8 +79,7 @@ class SweepPlace:
         if not has_leftovers(directory):
             return
         with self.open_run(name) as place:
-            if place.uploads is not None:
-                place.uploads.remove_checkpoints()
+            place.remove_copied_checkpoints()
             remove_model(directory)
 
 

@@ -192,10 +192,10 @@ def train(
     belonging = {} if from_step is None else run.identity()
     stopped = ""
     with ExitStack() as closing:
-        closing.enter_context(run.place.uploading())
+        closing.enter_context(run.place.uploading(stop))
         with ledger.during(RESTORE):
             recovery = recover(run.work_dir / CHECKPOINTS_NAME, belonging, from_step)
-            run.place.settle()
+            run.place.settle(recovery.step)
         for line in recovery.lines:
             report(Message(line))
         checkpointer = closing.enter_context(_open_checkpointer(run, early, recovery.step))

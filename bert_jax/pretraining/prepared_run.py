@@ -176,10 +176,10 @@ class PretrainRun:
             stop = closing.enter_context(stop or StopRequest())
             if jax.process_index() == 0:
                 closing.enter_context(only_writer(self.work_dir))
-            closing.enter_context(self.place.uploading())
+            closing.enter_context(self.place.uploading(stop))
             with self.ledger.during(RESTORE):
                 recovery = recover(self.work_dir / CHECKPOINTS_NAME, self.identity, from_step)
-                self.place.settle()
+                self.place.settle(recovery.step)
             for line in recovery.lines:
                 report(Message(line))
             if recovery.step is None:

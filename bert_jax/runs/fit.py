@@ -131,7 +131,7 @@ class Fit:
             if work_dir is not None or stop is not None:
                 # `StopRequest` exits last, so that a signal can kill the process only after a save.
                 stop = closing.enter_context(stop or StopRequest())
-            checkpointer, saved = self._open(place, ledger, closing, report)
+            checkpointer, saved = self._open(place, ledger, closing, report, stop)
             if saved is not None and int(saved.step) == self.steps:
                 return saved
             state = self.initial() if saved is None else saved
@@ -184,11 +184,17 @@ class Fit:
             )
 
     def _open(
-        self, place: WorkDir | None, ledger: Ledger, closing: ExitStack, report: OnReport
+        self,
+        place: WorkDir | None,
+        ledger: Ledger,
+        closing: ExitStack,
+        report: OnReport,
+        stop: StopRequest | None,
     ) -> tuple[Checkpointer | NoCheckpoints, TrainState | None]:
         """Return the checkpointer, and the newest saved state or None if there is none."""
         if place is None:
             return NoCheckpoints(), None
+        assert stop is not None, "a run with a work directory can be stopped"
         definition = self.task.definition
         identity = {
             "model": {name: list(shape.shape) for name, shape in definition.shapes.items()},
@@ -198,11 +204,11 @@ class Fit:
         }
         if jax.process_index() == 0:
             closing.enter_context(only_writer(place.path))
-        closing.enter_context(place.uploading())
+        closing.enter_context(place.uploading(stop))
         directory = place.path / CHECKPOINTS_NAME
         with ledger.during(RESTORE):
             recovery = recover(directory, identity, None)
-            place.settle()
+            place.settle(recovery.step)
             for line in recovery.lines:
                 report(Message(line))
             kept_checkpoints = CheckpointConfig(keep_best=0)

@@ -15,8 +15,9 @@ from pathlib import Path
 import jax
 
 from bert_jax.runs.bucket_layout import LEASE_NAME, check_unclaimed, read_layout
+from bert_jax.runs.checkpoint_parts import PartUploads
 from bert_jax.runs.outputs import check_work_dir_kind
-from bert_jax.runs.ownership import is_locked
+from bert_jax.runs.ownership import is_locked, only_writer
 from bert_jax.runs.run_index import RunIndex
 from bert_jax.runs.staging import copy_to_continue, staging_directory
 from bert_jax.runs.uploads import Uploads
@@ -24,6 +25,8 @@ from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.storage.errors import naming_store_errors, naming_url
 from bert_jax.storage.lease import Lease
 from bert_jax.storage.urls import Location, ObjectUrl, parse_location
+from bert_jax.training.agreement import ProcessMessages, on_all_processes
+from bert_jax.training.distributed import StopRequest, check_same
 from bert_jax.training.reports import Message, OnReport, Report
 
 
@@ -34,14 +37,15 @@ class WorkDir:
     Attributes:
       location: the directory or URL in the config.
       path: the local directory in which the run keeps its files.
-      uploads: the object that copies the files to a bucket; None if they are not copied.
+      uploads: the object that copies this process's files to a bucket; None if they are not
+        copied.
       lease: the lease of a run in a bucket; None if this process does not write the run.
       finished: whether the staging directory of a run in a bucket is no longer needed.
     """
 
     location: Location
     path: Path
-    uploads: Uploads | None = None
+    uploads: Uploads | PartUploads | None = None
     lease: Lease | None = None
     finished: bool = False
 
@@ -58,14 +62,44 @@ class WorkDir:
         """Return a file's path or, for a run in a bucket, its URL."""
         return self.location / file.relative_to(self.path).as_posix()
 
-    def uploading(self) -> AbstractContextManager[None]:
-        """Copy files to the bucket during a `with` block, and all remaining changes at its end."""
-        return nullcontext() if self.uploads is None else self.uploads.running()
+    def uploading(self, stop: StopRequest | None = None) -> AbstractContextManager[None]:
+        """Copy files to the bucket during a `with` block, and all remaining changes at its end.
 
-    def settle(self) -> None:
-        """Copy changed files to the bucket, before the run has saved its first checkpoint."""
-        if self.uploads is not None:
+        Args:
+          stop: a request to stop the run; see `BackgroundCopies.running`.
+        """
+        return nullcontext() if self.uploads is None else self.uploads.running(stop)
+
+    def settle(self, step: int | None = None) -> None:
+        """Copy changed files to the bucket, before the run has saved its first checkpoint.
+
+        The processes that have their own directories get these changes as well. All processes must
+        call this together.
+
+        Args:
+          step: the step of the checkpoint that the run resumes from; None if there is none.
+        """
+        if self.uploads is None:
+            return
+        on_all_processes(self._upload_changes)
+        on_all_processes(lambda: self._download_changes(step))
+
+    def _upload_changes(self) -> None:
+        if isinstance(self.uploads, Uploads):
             self.uploads.settle()
+
+    def _download_changes(self, step: int | None) -> None:
+        if isinstance(self.uploads, PartUploads):
+            self.uploads.synchronize(step)
+
+    def remove_copied_checkpoints(self) -> None:
+        """Remove all checkpoints of a run in a bucket from the bucket, but not from its directory.
+
+        Raises:
+          StorageError: an object cannot be removed.
+        """
+        if isinstance(self.uploads, Uploads):
+            self.uploads.remove_checkpoints()
 
     def reporting(self, on_report: OnReport | None) -> OnReport | None:
         """Return a callback whose messages name the run's URL instead of its staging directory."""
@@ -82,16 +116,17 @@ class WorkDir:
 
 @contextmanager
 def open_work_dir(location: str | os.PathLike[str]) -> Iterator[WorkDir]:
-    """Reserve a work directory in a bucket for this process; a directory on disk is only checked.
+    """Reserve a work directory in a bucket for this run; a directory on disk is only checked.
 
-    A run in a bucket is copied to its staging directory first. When the `with` block ends, the
-    lease is released and, if the run is finished, the staging directory is removed.
+    A run in a bucket is copied to the staging directory of each process first. When the `with`
+    block ends, the lease is released and, if the run is finished, the staging directories are
+    removed. All processes of a run must call this together.
 
     Args:
       location: the path or URL in the config.
 
     Raises:
-      ValueError: another process is using the directory, or it belongs to something else.
+      ValueError: another run is using the directory, or it belongs to something else.
       StorageError: the bucket cannot be read or written.
     """
     place = parse_location(location, "work_dir")
@@ -100,29 +135,54 @@ def open_work_dir(location: str | os.PathLike[str]) -> Iterator[WorkDir]:
         yield WorkDir.on_disk(place)
         return
     if jax.process_count() > 1:
-        raise ValueError(
-            f"work_dir={place}: a run with {jax.process_count()} processes cannot write to a "
-            "bucket. Use one process, or a directory on a file system that all processes share."
-        )
-    setting = f"work_dir={place}"
+        check_same({"work_dir": str(place)})
     with ExitStack() as closing:
-        with naming_store_errors("work_dir", place):
-            check_unclaimed(read_layout(place), setting)
-            lease = closing.enter_context(Lease(place / LEASE_NAME, "run", setting))
-            index = RunIndex(place, lease)
-        staging = staging_directory(place)
-        if is_locked(staging):
-            raise ValueError(f"{setting}: another run on this machine is using {staging}. Stop it.")
-        with naming_store_errors("work_dir", place):
-            index.open({step: str(step) for step in read_layout(place).checkpoints})
-            layout = read_layout(place)
-            copy_to_continue(layout, staging)
-            opened = WorkDir(place, staging, Uploads(staging, layout, lease, index), lease)
-        with naming_url(staging, place):
-            check_work_dir_kind(staging)
+        lease = on_all_processes(lambda: _lease(place, closing))
+        messages = ProcessMessages() if jax.process_count() > 1 else None
+        opened = on_all_processes(lambda: _opened(place, lease, messages, closing))
+        with naming_url(opened.path, place):
             yield opened
         if opened.finished:
-            shutil.rmtree(staging.parent, ignore_errors=True)
+            shutil.rmtree(opened.path.parent, ignore_errors=True)
+
+
+def _lease(url: ObjectUrl, closing: ExitStack) -> Lease | None:
+    """Take the run's lease on the first process; return None on the others."""
+    if jax.process_index() != 0:
+        return None
+    setting = f"work_dir={url}"
+    with naming_store_errors("work_dir", url):
+        check_unclaimed(read_layout(url), setting)
+        return closing.enter_context(Lease(url / LEASE_NAME, "run", setting))
+
+
+def _opened(
+    url: ObjectUrl, lease: Lease | None, messages: ProcessMessages | None, closing: ExitStack
+) -> WorkDir:
+    """Copy a run to this process's staging directory."""
+    process = jax.process_index()
+    staging = staging_directory(url, f"process {process} of " if process else "")
+    if is_locked(staging):
+        raise ValueError(
+            f"work_dir={url}: another run on this machine is using {staging}. Stop it."
+        )
+    if lease is None:  # The first process locks its directory later.
+        closing.enter_context(only_writer(staging))
+    with naming_store_errors("work_dir", url):
+        if lease is not None:
+            index = RunIndex(url, lease)
+            index.open({step: str(step) for step in read_layout(url).checkpoints})
+        layout = read_layout(url)
+        copy_to_continue(layout, staging)
+        uploads: Uploads | PartUploads
+        if lease is not None:
+            uploads = Uploads(staging, layout, lease, index, messages)
+        else:
+            assert messages is not None, "there are several processes"
+            uploads = PartUploads(staging, layout, messages)
+    with naming_url(staging, url):
+        check_work_dir_kind(staging)
+    return WorkDir(url, staging, uploads, lease)
 
 
 @contextmanager

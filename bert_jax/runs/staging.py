@@ -19,7 +19,7 @@ from bert_jax.runs.ownership import LOCK_NAME
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME
 from bert_jax.storage.cache import download
 from bert_jax.storage.errors import ConflictError, MissingObjectError
-from bert_jax.storage.objects import read_bytes, stat
+from bert_jax.storage.objects import list_objects, read_bytes, stat
 from bert_jax.storage.partial import REMOTE_NAME, leave_in_bucket
 from bert_jax.storage.store import ObjectInfo
 from bert_jax.storage.urls import ObjectUrl
@@ -118,7 +118,8 @@ class RunCopy:
         objects = {directory / name: files[name] for name in changed}
         for step in sorted(layout.checkpoints.keys() - kept):
             target = directory / CHECKPOINTS_NAME / str(step)
-            begun = _begin_checkpoint(layout, step, target, shared=self.shared)
+            place, infos = layout.directories[step], layout.checkpoints[step]
+            begun = _begin_checkpoint(target, place, infos, shared=self.shared)
             objects |= {file: [info] for file, info in begun.items()}
         logs = {directory / name for name in changed if name in layout.logs}
         copy_objects(objects, logs)
@@ -198,13 +199,32 @@ def _walk(directory: Path) -> Iterator[Path]:
         yield path
 
 
+def leave_checkpoint(checkpoint: Path, url: ObjectUrl) -> None:
+    """Remove the arrays of a checkpoint from a staging directory, and leave them in the bucket.
+
+    Args:
+      checkpoint: the directory of the checkpoint.
+      url: the directory in the bucket that contains the complete checkpoint.
+
+    Raises:
+      StorageError: an object cannot be read.
+      NotWritten: a file cannot be written.
+    """
+    files = {url.relative(info.url): info for info in list_objects(url)}
+    small = _begin_checkpoint(checkpoint, url, files, shared=False)
+    for file, info in small.items():
+        _copy(info, file)
+    for path in list(checkpoint.rglob("*")):
+        if path.is_file() and path not in small and path != checkpoint / REMOTE_NAME:
+            path.unlink()
+
+
 def _begin_checkpoint(
-    layout: Layout, step: int, target: Path, *, shared: bool
+    target: Path, url: ObjectUrl, files: Mapping[str, ObjectInfo], *, shared: bool
 ) -> Mapping[Path, ObjectInfo]:
     """Create a checkpoint's directory without arrays, and return the files to copy now."""
-    files = layout.checkpoints[step]
     sizes = {name: info.num_bytes for name, info in files.items()}
-    leave_in_bucket(target, layout.directories[step], sizes, shared=shared)
+    leave_in_bucket(target, url, sizes, shared=shared)
     return {
         target / name: info
         for name, info in files.items()

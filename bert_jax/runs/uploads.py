@@ -11,37 +11,27 @@ What a process writes after another one has taken over does not count. For check
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from bert_jax.goodput.entries import GOODPUT_NAME
+from bert_jax.runs.background_copies import BackgroundCopies
 from bert_jax.runs.bucket_layout import Layout, is_score
 from bert_jax.runs.changed_files import ChangedFiles, files_below
+from bert_jax.runs.checkpoint_parts import PartCollector, upload_all
 from bert_jax.runs.run_index import RunIndex
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
-from bert_jax.storage.errors import MissingObjectError, StorageError
-from bert_jax.storage.lease import Lease, LeaseLostError
-from bert_jax.storage.objects import list_objects, remove, upload
+from bert_jax.storage.errors import MissingObjectError
+from bert_jax.storage.lease import Lease
+from bert_jax.storage.objects import list_objects, remove
 from bert_jax.storage.partial import remote_files
-from bert_jax.storage.urls import ObjectUrl
+from bert_jax.training.agreement import ProcessMessages
 from bert_jax.training.checkpoint_files import ASIDE_NAME, steps_in
 from bert_jax.training.metrics_log import LOG_NAME
 
-logger = logging.getLogger(__name__)
 
-PERIOD_SECONDS = 10.0
-_THREADS = 4
-
-
-class RunNotUploaded(OSError):
-    """An error for files of a run that could not be copied; the bucket remains consistent."""
-
-
-class Uploads:
+class Uploads(BackgroundCopies):
     """Copies the files in a staging directory to a run in a bucket; see `Mirror`.
 
     Args:
@@ -49,10 +39,19 @@ class Uploads:
       layout: the objects of the run.
       lease: the lease on the run.
       index: the index of the run, which is open.
+      messages: messages to and from the other processes of the run; None if there are none.
     """
 
-    def __init__(self, staging: Path, layout: Layout, lease: Lease, index: RunIndex) -> None:
-        self._staging, self._url, self._index = staging, layout.url, index
+    def __init__(
+        self,
+        staging: Path,
+        layout: Layout,
+        lease: Lease,
+        index: RunIndex,
+        messages: ProcessMessages | None = None,
+    ) -> None:
+        super().__init__(layout.url, messages)
+        self._staging, self._index = staging, index
         self._check = lease.check
         self._files = ChangedFiles(
             staging,
@@ -63,51 +62,10 @@ class Uploads:
             logs=(LOG_NAME, GOODPUT_NAME),
         )
         self._unfinished = [info.url for info in layout.unfinished]
-        self._condition = threading.Condition()
-        self._due: set[int] = set()
-        self._busy = self._closing = self._settling = False
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="uploads", daemon=True)
+        self._parts = None if messages is None else PartCollector(staging, layout.url, messages)
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Copy files during a `with` block, and copy all remaining changes at its end.
-
-        Raises:
-          RunNotUploaded: a file cannot be copied.
-        """
-        self._thread.start()
-        try:
-            yield
-        except BaseException:
-            with suppress(RunNotUploaded):  # Keep the error that ended the run.
-                self._close()
-            raise
-        self._close()
-
-    def _close(self) -> None:
-        with self._condition:
-            self._closing = True
-            self._condition.notify_all()
-        self._thread.join()
-        self.raise_if_failed()
-
-    def saved(self, step: int) -> None:
-        """Start copying the checkpoint at `step` and all other files."""
-        with self._condition:
-            self._due.add(step)
-            self._condition.notify_all()
-
-    def settle(self) -> None:
-        """Upload the changes made before training, and wait until they are copied.
-
-        Raises:
-          RunNotUploaded: a file cannot be copied.
-        """
-        with self._condition:
-            self._settling = True
-            self._condition.notify_all()
-        self.raise_if_failed(wait=True)
+    def _complete_steps(self) -> Iterable[int]:
+        return self._index.checkpoints
 
     def copy_rest(self) -> None:
         """Copy changes made after the block of `running` has ended, except to checkpoints.
@@ -128,53 +86,18 @@ class Uploads:
         self._remove_unfinished()
         self._remove_checkpoints(list(self._index.checkpoints))
 
-    def raise_if_failed(self, *, wait: bool = False) -> None:
-        """Raise RunNotUploaded if a file could not be copied; see `Mirror`."""
-        with self._condition:
-            while wait and self._failure is None and (self._due or self._busy or self._settling):
-                self._condition.wait()
-            failure = self._failure
-        if failure is None:
-            return
-        if isinstance(failure, LeaseLostError):
-            raise RunNotUploaded(str(failure)) from failure
-        steps = ", ".join(map(str, sorted(self._index.checkpoints))) or "none"
-        explanation = failure.explanation if isinstance(failure, StorageError) else str(failure)
-        raise RunNotUploaded(
-            f"{self._url}: the run cannot be copied to the bucket: {explanation.rstrip('. ')}. "
-            f"The run has stopped; its checkpoints in the bucket are intact (steps: {steps}). Fix "
-            "the cause, and run the same command again to resume."
-        ) from failure
-
-    def _run(self) -> None:
-        while True:
-            with self._condition:
-                self._condition.wait_for(
-                    lambda: self._due or self._closing or self._settling, timeout=PERIOD_SECONDS
-                )
-                due, closing = sorted(self._due), self._closing
-                self._busy = bool(due) or self._settling
-                self._settling = False
-                self._due.clear()
-            try:
-                self._index.claim()
-                copied = {step: self._copy_checkpoint(step) for step in due}
-                self._copy_others(everything=bool(due) or closing)
-                for step, directory in copied.items():
-                    self._index.add(step, directory)
-                if due:
-                    self._remove_old_checkpoints()
-            except Exception as error:
-                logger.debug("uploading failed", exc_info=True)
-                with self._condition:
-                    self._failure, self._busy = error, False
-                    self._condition.notify_all()
-                return
-            with self._condition:
-                self._busy = False
-                self._condition.notify_all()
-                if closing and not self._due:
-                    return
+    def _copy(self, steps: Sequence[int], *, closing: bool) -> None:
+        self._index.claim()
+        copied = {step: self._copy_checkpoint(step) for step in steps}
+        self._copy_others(everything=bool(steps) or closing)
+        for step, directory in copied.items():
+            self._index.add(step, directory)
+            if self._parts is not None:
+                self._parts.completed(step, directory)
+        if steps:
+            self._remove_old_checkpoints()
+        if closing and self._parts is not None:
+            self._parts.close()
 
     def _copy_checkpoint(self, step: int) -> str:
         """Copy a checkpoint's files, and return the directory, which is not yet in the index."""
@@ -183,16 +106,11 @@ class Uploads:
         source = self._staging / CHECKPOINTS_NAME / str(step)
         target = self._url / CHECKPOINTS_NAME / directory
         names = [path.relative_to(source).as_posix() for path in files_below(source)]
-        self._copy_all([(source / name, target / name) for name in names])
+        if self._parts is not None:
+            self._parts.copy(step, directory, names, self._check)
+        else:
+            upload_all([(source / name, target / name) for name in names], self._check)
         return directory
-
-    def _copy_all(self, copies: list[tuple[Path, ObjectUrl]]) -> None:
-        def copy(source: Path, target: ObjectUrl) -> None:
-            upload(source, target, check=self._check)
-
-        with ThreadPoolExecutor(_THREADS) as pool:
-            for result in [pool.submit(copy, *each) for each in copies]:
-                result.result()
 
     def _copy_others(self, *, everything: bool) -> None:
         """Copy all other files that have changed, in the order in which they were written."""
@@ -221,7 +139,7 @@ class Uploads:
         moved = [
             name for name in files if name.startswith(f"{ASIDE_NAME}/") and name.count("/") > 1
         ]
-        self._copy_all([(self._staging / name, self._url / name) for name in moved])
+        upload_all([(self._staging / name, self._url / name) for name in moved], self._check)
         self._files.note_copied(moved)
         self._remove_checkpoints(newer)
 

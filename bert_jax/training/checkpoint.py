@@ -13,6 +13,7 @@ import jax
 from orbax.checkpoint import v1 as ocp
 
 from bert_jax.local_paths import local_path
+from bert_jax.training.agreement import on_all_processes
 from bert_jax.training.checkpoint_checksums import CHECKSUMS_MARK, INTERIM_MARK, flush, is_interim
 from bert_jax.training.checkpoint_files import (
     CheckpointConfig,
@@ -25,6 +26,7 @@ from bert_jax.training.checkpoint_files import (
 )
 from bert_jax.training.checkpoint_parameters import (
     cause_of,
+    context_for,
     require_intact_everywhere,
     saving_context,
 )
@@ -44,6 +46,11 @@ class CheckpointNotSaved(OSError):
 
 class Mirror(Protocol):
     """Copies the files of a run to another place in the background."""
+
+    @property
+    def divided(self) -> bool:
+        """Whether every process has a directory of its own, and copies its part of checkpoints."""
+        ...
 
     def saved(self, step: int) -> None:
         """Start to copy the checkpoint at `step`, which is complete, and all other files."""
@@ -68,8 +75,8 @@ class Checkpointer:
         turn out to be the best.
       verified: the step whose files `recover` has just verified, so that `restore` does not verify
         them again.
-      mirror: copies checkpoints when they are complete, on the first process only; None for no
-        copies.
+      mirror: copies checkpoints when they are complete; None for no copies. If there are several
+        processes, their directories are different ones.
     """
 
     def __init__(
@@ -82,6 +89,9 @@ class Checkpointer:
         mirror: Mirror | None = None,
     ):
         self._mirror = mirror
+        self._divided = mirror is not None and mirror.divided
+        # Whether this process has a directory without files of other processes, or is the first.
+        self._writes_directory = self._divided or jax.process_index() == 0
         self._identity = json.loads(json.dumps(identity))
         self._best_metric = config.best_metric if config.keep_best else None
         self._directory = local_path(directory).absolute()
@@ -91,6 +101,7 @@ class Checkpointer:
         self._rollback_targets: RollbackTargets | None = None
         self._checkpointer = ocp.training.Checkpointer(
             self._directory,
+            context=context_for(divided=self._divided),
             save_decision_policy=ocp.training.save_decision_policies.AnySavePolicy([]),
             preservation_policy=_preservation(
                 config,
@@ -183,7 +194,7 @@ class Checkpointer:
             raise self._not_saved(FileNotFoundError(self._directory))
         mark = {INTERIM_MARK: True} if interim else {}
         metadata = {"identity": self._identity, CHECKSUMS_MARK: True, **mark}
-        context = saving_context(self._directory, step, metadata)
+        context = saving_context(self._directory, step, metadata, divided=self._divided)
         context.array.saving.min_slice_bytes_for_replica_parallel = _PART_BYTES
         try:
             with context:
@@ -203,13 +214,21 @@ class Checkpointer:
         The check is cheap enough to be made at every step.
 
         Args:
-          wait: whether to wait for the save, and for the mirror's copy of it, to finish.
+          wait: whether to wait for the save, and for the mirror's copy of it, to finish. If so, all
+            processes must call this together.
 
         Raises:
           CheckpointNotSaved: the save failed; the message names the checkpoint, the cause and the
             newest intact step.
+          FailedElsewhere: this happened on another process that has its own directory.
           OSError: the mirror failed.
         """
+        if wait and self._divided:
+            on_all_processes(lambda: self._raise_if_failed(wait=True))
+        else:
+            self._raise_if_failed(wait=wait)
+
+    def _raise_if_failed(self, *, wait: bool) -> None:
         if self._save is not None and self._save.response is not None:
             self._check_save(wait=wait)
         if self._mirror is not None:
@@ -231,7 +250,7 @@ class Checkpointer:
 
     def _saved(self) -> None:
         assert self._save is not None
-        if jax.process_index() == 0:
+        if self._writes_directory:
             try:
                 flush(self._directory / str(self._save.step))
             except OSError as error:
@@ -264,7 +283,7 @@ class Checkpointer:
 
     def _remove_unfinished(self) -> None:
         """Remove a partially saved checkpoint, which would otherwise keep the disk full."""
-        if self._failed is not None and jax.process_index() == 0:
+        if self._failed is not None and self._writes_directory:
             for path in self._directory.glob(f"{self._failed}.orbax-checkpoint-tmp*"):
                 shutil.rmtree(path, ignore_errors=True)
 

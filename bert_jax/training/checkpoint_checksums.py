@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -78,20 +78,29 @@ def write_checksums(checkpoint: Path, step: int, metadata: Mapping[str, Any]) ->
     """
     paths = sorted(path for path in checkpoint.rglob("*") if path.is_file())
     paths = [path for path in paths if path.parent != checkpoint]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        digests = list(pool.map(_flushed_digest, paths))
     content = {
         "step": step,
         "metadata": _metadata_digest(metadata),
-        "files": {
-            path.relative_to(checkpoint).as_posix(): {"bytes": size, "xxh3_128": digest}
-            for path, (size, digest) in zip(paths, digests, strict=True)
-        },
+        "files": checksums_of(checkpoint, paths),
     }
     for directory in checkpoint.rglob("*"):
         if directory.is_dir():
             sync_directory(directory)
     write_file(checkpoint / CHECKSUMS_NAME, json.dumps(content, indent=1) + "\n")
+
+
+def checksums_of(directory: Path, paths: Sequence[Path]) -> dict[str, dict[str, int | str]]:
+    """Flush files to disk, and return their sizes and checksums, keyed by relative name.
+
+    Raises:
+      OSError: a file cannot be read or flushed.
+    """
+    with ThreadPoolExecutor(_THREADS) as pool:
+        digests = list(pool.map(_flushed_digest, paths))
+    return {
+        path.relative_to(directory).as_posix(): {"bytes": size, "xxh3_128": digest}
+        for path, (size, digest) in zip(paths, digests, strict=True)
+    }
 
 
 def flush(checkpoint: Path) -> None:

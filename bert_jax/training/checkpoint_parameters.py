@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ from orbax.checkpoint import v1 as ocp
 from bert_jax.local_paths import local_path
 from bert_jax.models.heads import TRAINING_ONLY
 from bert_jax.models.parameters import ModelDefinition, Parameters, check_names
+from bert_jax.storage.partial import remote_files
+from bert_jax.training.agreement import FailedElsewhere, on_all_processes
 from bert_jax.training.checkpoint_checksums import (
     CHECKSUMS_MARK,
     PARAMETERS,
@@ -127,34 +130,80 @@ def save_parameters(
     flush(directory / str(step))
 
 
-def saving_context(directory: Path, step: int, metadata: Mapping[str, Any]) -> Any:
+def context_for(*, divided: bool) -> Any:
+    """Return an Orbax context for saving checkpoints.
+
+    Args:
+      divided: whether every process has a directory of its own, in which it writes its part of
+        each checkpoint. Otherwise, all processes write to the same directory.
+    """
+    context = ocp.Context()
+    if divided:
+        # Each process creates, completes and removes the checkpoints in its directory itself. It
+        # writes the same values as it would to a shared directory.
+        context.multiprocessing.primary_host = jax.process_index()
+        context.async_options.create_directories_asynchronously = False
+        # This directory lacks the other processes' parts, which Orbax would look for.
+        context.array.saving.enable_post_merge_validation = False
+        context.array.saving.array_metadata_store = _without_comparison(
+            context.array.saving.array_metadata_store
+        )
+    return context
+
+
+def _without_comparison(store: Any) -> Any:
+    """Return a copy of Orbax's store of array metadata that never returns all processes' metadata.
+
+    Orbax reads it only to compare it between processes.
+    """
+    store = copy.copy(store)
+    read = store.read
+
+    async def read_one(checkpoint_dir: Any, process_index: int | None = None) -> Any:
+        return None if process_index is None else await read(checkpoint_dir, process_index)
+
+    store.read = read_one
+    return store
+
+
+def saving_context(
+    directory: Path, step: int, metadata: Mapping[str, Any], *, divided: bool = False
+) -> Any:
     """Return an Orbax context that writes a checkpoint's checksums before it is committed.
 
-    Orbax runs the context's callback on the first process, after every process has written its part
-    and before the checkpoint gets its final name and older checkpoints are removed.
+    Orbax runs the context's callback after every process has written its part, and before the
+    checkpoint gets its final name and older checkpoints are removed. It runs on the first process,
+    or on all of them if `divided` is set; see `context_for`.
     """
 
     def complete() -> None:
         (temporary,) = directory.absolute().glob(f"{step}.orbax-checkpoint-tmp*")
         write_checksums(temporary, step, metadata)
 
-    context = ocp.Context()
+    context = context_for(divided=divided)
     context.async_options.post_finalization_callback = complete
     return context
 
 
 def require_intact_everywhere(directory: Path, step: int, *parts: str) -> None:
-    """Raise DamagedCheckpoint on every process if the first one finds damage."""
-    error = None
-    if jax.process_index() == 0:
-        try:
+    """Raise an error on every process if one of them finds damage.
+
+    The first process checks a directory on disk. For a checkpoint in a bucket, every process has a
+    directory of its own, to which it copies the checkpoint if necessary.
+
+    Raises:
+      DamagedCheckpoint: a file is missing or differs from what was saved, or cannot be read by
+        another process.
+    """
+
+    def check() -> None:
+        if jax.process_index() == 0 or remote_files(directory / str(step)).url is not None:
             require_intact(directory, step, parts=parts)
-        except DamagedCheckpoint as damage:
-            error = damage
-    if not agreed(error is None):
-        raise error or DamagedCheckpoint(
-            f"{directory / str(step)}: the checkpoint is damaged. See process 0's message."
-        )
+
+    try:
+        on_all_processes(check)
+    except FailedElsewhere as error:
+        raise DamagedCheckpoint(str(error)) from error
 
 
 def load_parts(directory: Path, step: int, parts: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -21,8 +21,8 @@ from bert_jax.storage.urls import ObjectUrl
 HERE = Path(__file__).parent
 # The tests in these files run complete jobs, which takes minutes. By default, they use one store.
 JOBS = (
-    *("test_models.py", "test_parts.py", "test_runs.py", "test_scoring_jobs.py", "test_sweeps.py"),
-    "test_tasks.py",
+    *("test_models.py", "test_parts.py", "test_process_runs.py", "test_runs.py", "test_sweeps.py"),
+    *("test_scoring_jobs.py", "test_tasks.py"),
 )
 
 

@@ -12,12 +12,13 @@ import pytest
 
 from bert_jax.corpus import bucket_workspace
 from bert_jax.corpus.prepare import prepare
-from bert_jax.runs import uploads as uploads_module
+from bert_jax.runs import checkpoint_parts
+from bert_jax.runs.background_copies import RunNotUploaded
 from bert_jax.runs.bucket_layout import LEASE_NAME, read_layout
 from bert_jax.runs.bucket_logs import read_log
 from bert_jax.runs.run_index import RunIndex
 from bert_jax.runs.staging import copy_to_continue
-from bert_jax.runs.uploads import RunNotUploaded, Uploads
+from bert_jax.runs.uploads import Uploads
 from bert_jax.storage import exclusive_writes, gcs, objects
 from bert_jax.storage import lease as lease_module
 from bert_jax.storage.exclusive_writes import ExclusiveWriter
@@ -41,7 +42,7 @@ def lasting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 1e6)
     monkeypatch.setattr(lease_module, "RENEWAL_SECONDS", 1e6)
     monkeypatch.setattr(lease_module, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(uploads_module, "_THREADS", 1)
+    monkeypatch.setattr(checkpoint_parts, "_THREADS", 1)
 
 
 def train(url: ObjectUrl, staging: Path, name: str, steps: tuple[int, ...]) -> None:
