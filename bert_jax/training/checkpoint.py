@@ -224,13 +224,19 @@ class Checkpointer:
           OSError: the mirror failed.
         """
         if wait and self._divided:
-            on_all_processes(lambda: self._raise_if_failed(wait=True))
+            # A mirror waits for the other processes' parts, which they do not copy if their saves
+            # fail. Therefore, all processes find out about failed saves first.
+            on_all_processes(lambda: self._raise_if_not_saved(wait=True))
+            on_all_processes(lambda: self._raise_if_not_copied(wait=True))
         else:
-            self._raise_if_failed(wait=wait)
+            self._raise_if_not_saved(wait=wait)
+            self._raise_if_not_copied(wait=wait)
 
-    def _raise_if_failed(self, *, wait: bool) -> None:
+    def _raise_if_not_saved(self, *, wait: bool) -> None:
         if self._save is not None and self._save.response is not None:
             self._check_save(wait=wait)
+
+    def _raise_if_not_copied(self, *, wait: bool) -> None:
         if self._mirror is not None:
             self._mirror.raise_if_failed(wait=wait)
 

@@ -2,13 +2,18 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorstore as ts
 
+from bert_jax.training import checkpoint as checkpoint_module
+from bert_jax.training.agreement import FailedElsewhere
+from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_checksums import checksums_of
+from bert_jax.training.checkpoint_files import CheckpointConfig
 from bert_jax.training.divided_checkpoints import (
     IncompleteCheckpoint,
     combine,
@@ -97,3 +102,31 @@ def test_a_missing_chunk_is_noticed(tmp_path: Path) -> None:
     parts = [save(tmp_path / str(process), process, each) for process, each in enumerate(rows)]
     with pytest.raises(IncompleteCheckpoint, match="saved 5 of 6 chunks of kernel"):
         combine(parts, tmp_path / "combined")
+
+
+class Copies:
+    """A mirror that needs the parts of other processes, and records whether they were awaited."""
+
+    divided, awaited = True, False
+
+    def saved(self, step: int) -> None:
+        """Do nothing."""
+
+    def raise_if_failed(self, *, wait: bool = False) -> None:
+        """Record whether this process waits for the others."""
+        self.awaited |= wait
+
+
+def test_no_process_waits_for_a_part_that_another_one_cannot_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_elsewhere(action: Callable[[], None]) -> None:
+        action()
+        raise FailedElsewhere("process 1: the disk is full")
+
+    monkeypatch.setattr(checkpoint_module, "on_all_processes", fail_elsewhere)
+    copies = Copies()
+    with Checkpointer(tmp_path, CheckpointConfig(), {}, mirror=copies) as checkpointer:
+        with pytest.raises(FailedElsewhere, match="process 1: the disk is full"):
+            checkpointer.raise_if_failed(wait=True)
+    assert not copies.awaited
