@@ -79,6 +79,9 @@ class PartCollector:
         own = [name for name in names if name not in replaced]
         upload_all([(source / name, target / name) for name in own], check)
         self._messages.wait_for([_key(number, f"begun-{each}") for each in others], begun=False)
+        # All processes have received the messages about the previous checkpoint. Every process
+        # polls all messages, so their number must not grow.
+        self._messages.remove(_group(number - 1))
         self._messages.wait_for([_key(number, f"copied-{each}") for each in others], begun=True)
         with tempfile.TemporaryDirectory(dir=self._staging.parent) as temporary:
             copies = Path(temporary)
@@ -178,4 +181,9 @@ def upload_all(copies: Sequence[tuple[Path, ObjectUrl]], check: Callable[[], Non
 
 def _key(number: int, event: str) -> str:
     """Return the key of a message about the run's checkpoint with a given number."""
-    return f"checkpoint-{number}/{event}"
+    return f"{_group(number)}/{event}"
+
+
+def _group(number: int) -> str:
+    """Return the beginning of the keys of all messages about a checkpoint."""
+    return f"checkpoint-{number}"

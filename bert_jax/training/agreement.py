@@ -84,6 +84,10 @@ class ProcessMessages:
         """Send a message, or replace an earlier one with the same key."""
         self._client.key_value_set(f"{self._directory}/{key}", text, allow_overwrite=True)
 
+    def remove(self, prefix: str) -> None:
+        """Remove all messages whose keys begin with `prefix` and a slash."""
+        self._client.key_value_delete(f"{self._directory}/{prefix}/")
+
     def fail(self, text: str) -> None:
         """Tell all processes why this one cannot continue."""
         self.send(f"{_FAILED}/{jax.process_index()}", text)
