@@ -14,7 +14,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_jax.finetuning.sweep_directory import IDENTITY_NAME, has_leftovers, remove_model
+from bert_jax.finetuning.outcome import SCORES_NAME
+from bert_jax.finetuning.sweep_directory import (
+    DIVERGED_NAME,
+    IDENTITY_NAME,
+    has_leftovers,
+    remove_model,
+)
 from bert_jax.local_paths import COPIES, make_directory
 from bert_jax.runs.bucket_layout import LEASE_NAME, RUNS_NAME, read_layout, split_sweep
 from bert_jax.runs.locations import WorkDir, open_part
@@ -135,7 +141,7 @@ def open_sweep(output: str | os.PathLike[str]) -> Iterator[SweepPlace]:
         if is_locked(staging):
             raise ValueError(f"{setting}: another sweep on this machine is using {staging}.")
         with naming_store_errors("output", url):
-            _copy(url, staging)
+            _copy(url, staging, lease)
         place = SweepPlace(WorkDir(url, staging, lease=lease))
         with naming_url(staging, url):
             yield place
@@ -143,8 +149,12 @@ def open_sweep(output: str | os.PathLike[str]) -> Iterator[SweepPlace]:
             shutil.rmtree(staging.parent, ignore_errors=True)
 
 
-def _copy(url: ObjectUrl, directory: Path) -> None:
-    """Synchronize a directory with the sweep in a bucket, except for parameters."""
+def _copy(url: ObjectUrl, directory: Path, lease: Lease) -> None:
+    """Synchronize a directory with the sweep in a bucket, except for parameters.
+
+    If the sweep was killed, the lease of a run that had just ended is removed, since no process
+    will write to the run again.
+    """
     files, runs = split_sweep(read_layout(url)) or ({}, {})
     local = make_directory(directory / RUNS_NAME)
     for path in [*directory.iterdir(), *local.iterdir()]:
@@ -159,3 +169,7 @@ def _copy(url: ObjectUrl, directory: Path) -> None:
         ]
         for copy in copies:
             copy.result()
+    for name, layout in runs.items():
+        has_ended = any((local / name / mark).is_file() for mark in (SCORES_NAME, DIVERGED_NAME))
+        if layout.lease is not None and has_ended:
+            lease.discard(layout.lease.url)

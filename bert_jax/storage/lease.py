@@ -165,6 +165,17 @@ class Lease:
             self._renew(self._is_expired)
         self._raise_if_lost()
 
+    def discard(self, url: ObjectUrl) -> None:
+        """Remove a lease if it belongs to the killed process whose lease this one replaced.
+
+        Raises:
+          StorageError: the object cannot be read or removed.
+        """
+        content, version = _read(url) or ({}, ABSENT)
+        if self.predecessor and content.get("owner") == self.predecessor:
+            with suppress(ConflictError):  # Another process has just taken it over.
+                remove(url, version)
+
     def confirm(self) -> None:
         """Ask the store whether this process still holds the lease, by renewing it.
 

@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.storage import lease as lease_module
 from bert_jax.storage.lease import Lease, LeaseHeldError, LeaseLostError
-from bert_jax.storage.objects import find, read_bytes, remove, store_of, write_bytes
+from bert_jax.storage.objects import find, list_objects, read_bytes, remove, store_of, write_bytes
 from bert_jax.storage.store import ABSENT, Store
 from bert_jax.storage.urls import ObjectUrl
 
@@ -104,3 +104,17 @@ def test_the_lease_of_a_killed_process_expires(bucket: ObjectUrl) -> None:
     with make(bucket) as held:
         held.check()
     assert time.monotonic() - started > 1.9
+
+
+def test_the_leases_of_a_killed_process_are_replaced_together(bucket: ObjectUrl) -> None:
+    for name, owner in (("lease", "killed"), ("first", "killed"), ("second", "killed")):
+        write_bytes(bucket / name, f'{{"owner": "{owner}"}}')
+    write_bytes(bucket / "other", '{"owner": "other"}')
+    with make(bucket) as held:
+        started = time.monotonic()
+        with Lease(bucket / "first", "run", "x", held) as within:
+            assert time.monotonic() - started < 1.5  # without waiting for it to expire
+            within.check()
+        held.discard(bucket / "second")
+        held.discard(bucket / "other")
+    assert [info.url.name for info in list_objects(bucket)] == ["other"]
