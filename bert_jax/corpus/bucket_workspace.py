@@ -61,7 +61,7 @@ class BucketShards:
 
         Args:
           output: the URL of the corpus.
-          writer: writes the objects.
+          writer: writes objects on behalf of the holder of the lease.
         """
         self._output, self._writer = output, writer
         self.refresh()
@@ -94,7 +94,7 @@ class BucketShards:
         return self._results.get(name)
 
     def keep(self, work: Path, name: str) -> None:
-        """Start uploading a shard, and wait for earlier uploads first if there are too many."""
+        """Start uploading a shard, but first wait for earlier uploads if there are too many."""
         while len(self._pending) >= 2 * _UPLOADS or (self._pending and self._pending[0].done()):
             self._pending.popleft().result()
         self._pending.append(self._threads.submit(self._upload, work, name))
@@ -131,7 +131,7 @@ class BucketWorkspace:
     keeper: BucketShards
 
     def __init__(self, output: ObjectUrl, plan: dict[str, Any]):
-        """Create the workspace; nothing is read or written before it is entered.
+        """Create the workspace. Nothing is read or written until its `with` block begins.
 
         Args:
           output: the URL of the corpus.
@@ -196,7 +196,7 @@ class BucketWorkspace:
         remove(self._remote / PLAN, check=self._lease.check)
 
     def publish(self, manifest: Manifest) -> None:
-        """Upload the tokenizer and other files and, after these uploads, the manifest."""
+        """Upload the tokenizer and other files, and then the manifest."""
         self.keeper.wait()
         for name in manifest.filter_files:
             self._writer.upload(self.work / SCREENED / name, self._output / name)
@@ -214,7 +214,7 @@ class BucketWorkspace:
         remove(self._remote / PLAN, check=self._lease.check)
 
     def _remove_results(self) -> None:
-        """Remove everything in OUTPUT/.work except the plan and the lease, but not the shards."""
+        """Remove everything in OUTPUT/.work except the plan and the lease. The shards are kept."""
         kept = (self._remote / PLAN, self._remote / LEASE)
         urls = [info.url for info in list_objects(self._remote) if info.url not in kept]
         remove_all(urls, check=self._lease.check)

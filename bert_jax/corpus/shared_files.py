@@ -116,7 +116,7 @@ class SameDirectory:
 
 
 class BucketFiles:
-    """The files of machines that share a URL; see `SharedFiles`."""
+    """Files that several machines exchange through a bucket; see `SharedFiles`."""
 
     def __init__(self, work: Path, remote: ObjectUrl, writer: ExclusiveWriter):
         """Create the object without reading any files.
@@ -124,7 +124,7 @@ class BucketFiles:
         Args:
           work: the directory on this machine.
           remote: the URL of the directory for unfinished work, OUTPUT/.work.
-          writer: writes the objects.
+          writer: writes objects on behalf of the holder of the lease.
         """
         self._work, self._remote, self._writer = work, remote, writer
         # A dict from a directory to the time when its objects may be listed again, and their names.
@@ -183,7 +183,7 @@ class BucketFiles:
     def share(self, *names: str) -> None:
         """See `SharedFiles`."""
         if names[0] in self._names_listed(names[0].rpartition("/")[0]):
-            # The object marks earlier content of these files as finished.
+            # Until this object is removed, it marks the old content of these files as finished.
             remove(self._remote / names[0], check=self._writer.check)
         for name in reversed(names):
             if (self._work / name).is_file():
@@ -213,8 +213,8 @@ def upload_shard(
       work: the directory that contains the files.
       name: the name of the unit.
       remote: the URL of the directory for unfinished work.
-      writer: writes the objects.
-      marked: whether there is already a result, which describes an earlier shard.
+      writer: writes objects on behalf of the holder of the lease.
+      marked: whether the bucket already has a result of this unit; it describes an earlier shard.
 
     Raises:
       StorageError: an object cannot be written.

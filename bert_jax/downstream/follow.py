@@ -68,7 +68,7 @@ def follow(
       once: whether to return once the current checkpoints have been scored.
       poll_seconds: how often to look for new checkpoints, in seconds.
       on_report: called with a message after each fine-tuning run and for each skipped checkpoint.
-      stop: an object whose `request()` any thread may call to stop the function.
+      stop: a request to stop the function; any thread may call its `request()`.
 
     Raises:
       ValueError: the directory does not contain a pretraining run, a config does not fit the model
@@ -101,7 +101,7 @@ def _follow(
     report: OnReport,
     stop: StopRequest | None,
 ) -> bool:
-    """Do what `follow` does, and return whether all checkpoints have been scored."""
+    """Score checkpoints as `follow` does, and return whether all of them have been scored."""
     directory, location = run.place.path, run.place.location
     model, _ = read_model(directory)
     if model.classifier is not None:

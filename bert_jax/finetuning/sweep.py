@@ -141,7 +141,7 @@ def _sweep(
     report: OnReport,
     stop: StopRequest | None,
 ) -> tuple[SweepResult, list[str]]:
-    """Do what `sweep` does in a directory that has been opened, and return lines to print."""
+    """Run a sweep in an open directory, and return the result and the lines to print."""
     location = place.root.location
     keep = keep or kept_before(place.path) or "best"
     command = command or _call(location, grid, keep)

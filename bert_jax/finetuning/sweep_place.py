@@ -1,7 +1,7 @@
 """Open the directory of a sweep for writing, on a disk or in a bucket.
 
-A sweep in a bucket has a lease. It works in a local staging directory, which contains the small
-files of all runs, and each of its runs is stored as any other run in a bucket.
+A sweep in a bucket is protected by a lease. It works in a local staging directory, which contains
+the small files of all runs. Each run is stored like any other run in a bucket.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def check_sweep_output(output: str | os.PathLike[str], name: str) -> Location:
 
 @contextmanager
 def open_sweep(output: str | os.PathLike[str]) -> Iterator[SweepPlace]:
-    """Reserve a sweep's directory in a bucket for this process; one on disk is only checked.
+    """Reserve a sweep's directory in a bucket for this process, or check a directory on disk.
 
     A sweep in a bucket is copied to its staging directory first, except for parameters. When the
     block ends, the lease is released, and the staging directory is removed if the sweep is
@@ -135,7 +135,7 @@ def open_sweep(output: str | os.PathLike[str]) -> Iterator[SweepPlace]:
     with ExitStack() as closing:
         with naming_store_errors("output", url):
             lease = closing.enter_context(Lease(url / LEASE_NAME, "sweep", setting))
-            check_sweep_output(url, "output")  # another process may have written something
+            check_sweep_output(url, "output")  # another process may have written here
         staging = staging_directory(url)
         COPIES[str(staging)] = str(url)
         if is_locked(staging):

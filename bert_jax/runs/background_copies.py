@@ -17,8 +17,8 @@ from bert_jax.training.distributed import StopRequest, lost_process
 logger = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 10.0
-# How long a process that ends because of an error waits for other processes to begin to copy their
-# parts of a checkpoint. They may be unable to, since they wait for this process.
+# A process that ends because of an error waits this long for the other processes to begin copying
+# their parts of a checkpoint. They may never begin, since they may be waiting for this process.
 _HURRY_SECONDS = 10.0
 
 
@@ -45,7 +45,7 @@ class BackgroundCopies(ABC):
 
     @property
     def divided(self) -> bool:
-        """Whether each process has its part of a checkpoint on a disk of its own."""
+        """Whether each process has its part of a checkpoint on its own disk."""
         return self._messages is not None
 
     @abstractmethod
@@ -61,8 +61,8 @@ class BackgroundCopies(ABC):
         """Copy files during a `with` block, and copy all remaining changes at its end.
 
         Args:
-          stop: a request to stop the run, which is made if a file cannot be copied and there are
-            several processes, so that all of them stop at the same step.
+          stop: a request to stop the run. If a run has several processes and one of them cannot
+            copy a file, the request makes all of them stop at the same step.
 
         Raises:
           RunNotUploaded: a file cannot be copied.
@@ -72,7 +72,7 @@ class BackgroundCopies(ABC):
         try:
             yield
         except BaseException as error:
-            with suppress(RunNotUploaded):  # Keep the error that ended the run.
+            with suppress(RunNotUploaded):  # Raise the error that ended the run.
                 self._close_after(error)
             raise
         self._close()
@@ -90,7 +90,7 @@ class BackgroundCopies(ABC):
             self._close()
         finally:
             timer.cancel()
-            with suppress(Exception):  # The first process, which keeps the messages, may be gone.
+            with suppress(Exception):  # The first process, which stores messages, may have ended.
                 self._messages.fail(f"a process has stopped: {error}")
 
     def _close(self) -> None:
@@ -123,7 +123,7 @@ class BackgroundCopies(ABC):
             while wait and self._failure is None and (self._due or self._busy or self._settling):
                 self._condition.wait()
         if self.divided and not wait:
-            # A single process must not stop. When all of them save, they raise the error together.
+            # A process must not stop alone. All processes raise the error when they next save.
             if self._failure is not None and self._stop is not None:
                 self._stop.request()
                 self._stop = None
@@ -170,7 +170,7 @@ class BackgroundCopies(ABC):
 
     def _fail(self, error: Exception) -> None:
         if self._messages is not None and not isinstance(error, FailedElsewhere):
-            with suppress(Exception):  # The first process, which keeps the messages, may be gone.
+            with suppress(Exception):  # The first process, which stores messages, may have ended.
                 self._messages.fail(_explained(error))
         with self._condition:
             self._failure, self._busy = error, False

@@ -60,7 +60,7 @@ class Layout:
       logs: a dict from a log's name to its parts.
       checkpoints: the files of complete checkpoints, keyed by step. The files of one checkpoint are
         a dict from name to object.
-      directories: a dict from step to the URL of the directory with these files.
+      directories: the URL of each complete checkpoint's directory, keyed by step.
       unfinished: the objects of checkpoints that are incomplete or being removed.
       lease: the lease, or None if no process has one.
     """

@@ -43,7 +43,7 @@ class Scores:
 
     Attributes:
       path: the local directory with the scores.
-      log: the parts of the log of a run that another process writes to a bucket; None for others.
+      log: the parts of the run's log if another process writes the run to a bucket; None otherwise.
       files: copies the scores to a bucket; None for a run on disk.
       index: the index with the epoch of this process; None for a run on disk.
     """
@@ -54,7 +54,7 @@ class Scores:
     index: RunIndex | None = None
 
     def update_log(self) -> None:
-        """Copy the run's log, to which curves of the scores are added, from the bucket.
+        """Copy the run's log from the bucket; the scores are plotted next to its curves.
 
         Raises:
           StorageError: the log cannot be read.
@@ -79,7 +79,7 @@ def open_scores(place: WorkDir) -> Iterator[Scores]:
     """Reserve the scores of a run's checkpoints for this process.
 
     Args:
-      place: the work directory of the run. This process need not be the run.
+      place: the work directory of the run, which another process may be writing.
 
     Raises:
       ValueError: another process is scoring this run's checkpoints.

@@ -1,4 +1,4 @@
-"""Copy files and logs that have changed in a directory to a run in a bucket."""
+"""Copy the changed files and logs of a directory to a run in a bucket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bert_jax.storage.objects import remove, upload
 from bert_jax.storage.partial import REMOTE_NAME
 from bert_jax.storage.store import ABSENT, MAX_SINGLE_WRITE
 
-# These files grow, but are copied as a whole. Therefore, they are copied less often.
+# These files grow and can only be copied as a whole, so they are copied less often than others.
 _LARGE = ("tensorboard", "profile", "curves.png")
 
 Signature = tuple[int, int]  # The size and the modification time of a file.
@@ -36,8 +36,8 @@ class ChangedFiles:
       directory: the directory, whose files are equal to those in the bucket.
       layout: the objects of the run.
       lease: the lease on these files.
-      index: the index with the epoch of this process. The caller claims it before it copies files.
-      owns: returns whether this process writes a file, given its relative name. The others are
+      index: the index with the epoch of this process. The caller must claim it before copying.
+      owns: returns whether this process writes a file, given its relative name. Other files are
         neither copied nor removed.
       logs: the names of the logs that this process writes; see `LogParts`.
     """
@@ -75,7 +75,7 @@ class ChangedFiles:
         """Copy the files that have changed, in the order in which they were written.
 
         Args:
-          everything: whether to include files that must be copied as a whole although they grow.
+          everything: whether to include growing files that can only be copied as a whole.
 
         Raises:
           StorageError: a file cannot be written.
@@ -102,7 +102,7 @@ class ChangedFiles:
                 del self._copied[name]
 
     def note_copied(self, names: Iterable[str]) -> None:
-        """Remember that the caller has copied files."""
+        """Record that the caller has copied files, so that `copy` does not repeat it."""
         files = dict(self.signatures())
         with self._lock:
             self._copied |= {name: files[name] for name in names if name in files}

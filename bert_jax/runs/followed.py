@@ -30,7 +30,7 @@ class FollowedRun:
     and checkpoints whose arrays are fetched when they are loaded.
 
     Attributes:
-      place: the work directory, which this process does not write to except for scores.
+      place: the work directory, to which this process writes only scores.
       copy: the copy of a run in a bucket; None for a run on disk.
     """
 
@@ -41,11 +41,10 @@ class FollowedRun:
     def refresh(self, *, fully: bool = False) -> None:
         """Update the checkpoints and the description of the model.
 
-        For a run in a bucket, this makes one request, and others only if checkpoints were added or
-        removed.
+        For a run in a bucket, this makes a single request unless checkpoints were added or removed.
 
         Args:
-          fully: whether to look for changes of all files in any case.
+          fully: whether to check all files for changes, even if no checkpoint was added or removed.
 
         Raises:
           ValueError: the index of the run is not an index.

@@ -55,7 +55,7 @@ class WorkDir:
         return WorkDir(Path(path), Path(path))
 
     def __truediv__(self, name: str) -> WorkDir:
-        """Return a directory in this one, whose files are not copied to a bucket."""
+        """Return a subdirectory whose files are not copied to a bucket."""
         return WorkDir(self.location / name, self.path / name)
 
     def shown(self, file: Path) -> Location:
@@ -73,8 +73,8 @@ class WorkDir:
     def settle(self, step: int | None = None) -> None:
         """Copy changed files to the bucket, before the run has saved its first checkpoint.
 
-        The processes that have their own directories get these changes as well. All processes must
-        call this together.
+        Processes with their own directories receive these changes too. All processes must call this
+        together.
 
         Args:
           step: the step of the checkpoint that the run resumes from; None if there is none.
@@ -93,7 +93,7 @@ class WorkDir:
             self.uploads.synchronize(step)
 
     def remove_copied_checkpoints(self) -> None:
-        """Remove all checkpoints of a run in a bucket from the bucket, but not from its directory.
+        """Remove all of the run's checkpoints from its bucket, but not from the local directory.
 
         Raises:
           StorageError: an object cannot be removed.
@@ -116,7 +116,7 @@ class WorkDir:
 
 @contextmanager
 def open_work_dir(location: str | os.PathLike[str]) -> Iterator[WorkDir]:
-    """Reserve a work directory in a bucket for this run; a directory on disk is only checked.
+    """Reserve a work directory in a bucket for this run, or check a directory on disk.
 
     A run in a bucket is copied to the staging directory of each process first. When the `with`
     block ends, the lease is released and, if the run is finished, the staging directories are
@@ -187,7 +187,7 @@ def _opened(
 
 @contextmanager
 def open_part(url: ObjectUrl, staging: Path, whole: Lease) -> Iterator[WorkDir]:
-    """Open a run in a bucket that is a part of something for which this process has a lease.
+    """Open a run in a bucket that is covered by a broader lease, such as the lease on a sweep.
 
     When the block ends, all changes are in the bucket, and the staging directory contains no arrays
     of checkpoints.
@@ -195,7 +195,7 @@ def open_part(url: ObjectUrl, staging: Path, whole: Lease) -> Iterator[WorkDir]:
     Args:
       url: the run's URL.
       staging: the local directory for the run.
-      whole: the lease.
+      whole: the broader lease, which this process holds.
 
     Raises:
       ValueError: another process is writing to the run.

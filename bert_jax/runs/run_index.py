@@ -1,14 +1,15 @@
-"""Record which checkpoints of a run in a bucket count, in one object that is replaced atomically.
+"""Record the valid checkpoints of a run in a bucket, in one object that is replaced atomically.
 
 A process that stalls for longer than its lease lasts may still write after another process has
 taken over. These late writes must not change the run, so every process does the following:
 
 - Before its first write, it increases the epoch in the index. It always replaces exactly the
-  version of the index that it has written or read last, so an earlier process cannot replace the
-  index any more.
+  version of the index that it last wrote or read, so an earlier process can no longer replace the
+  index.
 - It writes the files of a checkpoint to a directory whose name contains its epoch, so no two
-  processes write to the same directory. Only checkpoints in the index count: a step is added after
-  all of its files have been written, and removed before they are.
+  processes write to the same directory. Only checkpoints in the index are used. A step is added
+  to the index after all files of its checkpoint have been written, and removed from the index
+  before these files are removed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from bert_jax.storage.urls import ObjectUrl
 
 INDEX_NAME = "checkpoints.json"
 RESTORE = "Restore it from a copy of the run, or start a new run at another URL"
-# An earlier process can replace the index only once more, so that one retry is enough.
+# An earlier process can replace the index only once more, so one retry is enough.
 _TRIES = 5
 
 
@@ -80,7 +81,7 @@ class RunIndex:
     """The index of a run to which this process writes."""
 
     def __init__(self, url: ObjectUrl, lease: Lease):
-        """Describe the index without reading it.
+        """Create the object without reading the index.
 
         Args:
           url: the URL of the run.
@@ -94,7 +95,7 @@ class RunIndex:
 
     @property
     def epoch(self) -> int:
-        """The number of this process; later processes have larger ones."""
+        """The epoch of this process; later processes have larger epochs."""
         assert self._claimed
         return self._index.epoch
 
@@ -131,7 +132,7 @@ class RunIndex:
         self._claimed = True
 
     def claim(self) -> None:
-        """Claim the index, if this has not been done yet. This comes before any other write.
+        """Claim the index unless it has been claimed; call this before any other write.
 
         Raises:
           LeaseLostError: another process has taken over.

@@ -51,7 +51,7 @@ def staging_directory(url: ObjectUrl, purpose: str = "") -> Path:
 
 
 def is_read(name: str) -> bool:
-    """Return whether a run's file, given its relative name, is copied to read the run."""
+    """Return whether the file with this relative name is needed to read a run."""
     return "/" not in name or name.partition("/")[0] in _COPIED
 
 
@@ -87,8 +87,8 @@ class RunCopy:
     shared: bool
     is_copied: Callable[[str], bool]
     removes_others: bool = True
-    # The versions of the objects that were copied, keyed by the relative name of the file, and the
-    # versions of each checkpoint's files.
+    # `_files` contains the versions of the copied objects, keyed by the relative name of the file.
+    # `_checkpoints` contains the versions of each checkpoint's files, keyed by step.
     _files: dict[str, list[str]] = field(default_factory=dict)
     _checkpoints: dict[int, dict[str, str]] = field(default_factory=dict)
 
@@ -168,7 +168,7 @@ def copy_objects(objects: Mapping[Path, Sequence[ObjectInfo]], logs: Collection[
 
 
 def _kept_checkpoints(layout: Layout, steps: set[int], directory: Path) -> set[int]:
-    """Return those steps whose complete checkpoints are the same as in the bucket."""
+    """Return the steps of the complete checkpoints that are the same as in the bucket."""
     kept = set()
     for step in steps:
         files = layout.checkpoints[step]

@@ -5,8 +5,9 @@ The order of these copies ensures that the run can be resumed from the bucket, e
 at any time. A checkpoint is added to the index only after all its files and all other files have
 been copied. After that, older checkpoints are removed.
 
-What a process writes after another one has taken over does not count. For checkpoints, see
-`run_index`; for logs, see `bucket_logs`; and for other files, see `storage.exclusive_writes`.
+If a process writes something after another one has taken over, the run is not affected. For
+checkpoints, see `run_index`; for logs, see `bucket_logs`; and for other files, see
+`storage.exclusive_writes`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Uploads(BackgroundCopies):
       staging: the staging directory, which is equal to the run in the bucket.
       layout: the objects of the run.
       lease: the lease on the run.
-      index: the index of the run, which is open.
+      index: the index of the run, which has been opened.
       messages: messages to and from the other processes of the run; None if there are none.
     """
 
@@ -68,7 +69,7 @@ class Uploads(BackgroundCopies):
         return self._index.checkpoints
 
     def copy_rest(self) -> None:
-        """Copy changes made after the block of `running` has ended, except to checkpoints.
+        """Copy changes made since the `with` block of `running` ended, except to checkpoints.
 
         Raises:
           StorageError: a file cannot be copied.
@@ -100,7 +101,7 @@ class Uploads(BackgroundCopies):
             self._parts.close()
 
     def _copy_checkpoint(self, step: int) -> str:
-        """Copy a checkpoint's files, and return the directory, which is not yet in the index."""
+        """Copy a checkpoint's files, and return the name of the directory to add to the index."""
         self._remove_checkpoints([step])  # the state that a rollback has discarded
         directory = self._index.new_directory(step)
         source = self._staging / CHECKPOINTS_NAME / str(step)
@@ -119,9 +120,9 @@ class Uploads(BackgroundCopies):
         self._files.copy(everything=everything)
 
     def _set_aside(self, steps: list[int]) -> None:
-        """Move checkpoints in the bucket that the run has moved aside in the staging directory.
+        """Set aside checkpoints in the bucket that the run has set aside in the staging directory.
 
-        This happens before all other changes, as in a work directory.
+        This comes before all other changes, as it does in a work directory on disk.
         """
         aside = [path for path in (self._staging / ASIDE_NAME).glob("*") if path.is_dir()]
         numbers = {path.name.partition(".")[0] for path in aside}
@@ -158,7 +159,7 @@ class Uploads(BackgroundCopies):
                 remove(info.url, check=self._check)
 
     def _remove_unfinished(self) -> None:
-        """Remove the files of checkpoints that an earlier process did not complete or remove."""
+        """Remove checkpoints that an earlier process did not finish writing or removing."""
         while self._unfinished:
             remove(self._unfinished[-1], check=self._check)
             self._unfinished.pop()

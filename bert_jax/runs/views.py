@@ -1,8 +1,8 @@
 """Read runs, sweeps and models in buckets through local directories.
 
 For a run in a bucket, the local directory contains copies of its small files, and checkpoints are
-fetched when they are loaded. The directory reflects the state of the run at the time when the
-directory was made.
+fetched when they are loaded. The directory shows the run as it was when the directory was made or
+last updated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class _View:
     Attributes:
       url: the URL of the run or the sweep.
       directory: the local directory.
-      leases: when the lease of each run was renewed, keyed by the run's local directory.
+      leases: the time at which the lease of each run was last renewed, keyed by the run's local
+        directory.
     """
 
     url: ObjectUrl
@@ -116,7 +117,7 @@ def is_leased(directory: Path) -> bool:
 
 
 def _root_of(url: ObjectUrl) -> ObjectUrl:
-    """Return the URL of the work directory that contains a checkpoint, if `url` is one."""
+    """Return the URL of a work directory, given its URL or that of one of its checkpoints."""
     if is_step(url.name) and url.parent.name == CHECKPOINTS_NAME:
         return url.parent.parent
     return url.parent if url.name == CHECKPOINTS_NAME else url

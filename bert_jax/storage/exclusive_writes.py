@@ -1,14 +1,17 @@
 """Write objects on behalf of the holder of a lease, so that its late writes are rejected.
 
-Every write and removal applies only to the version of the object that the process has written or
-found. If there is another version, the process looks it up, asks the store to confirm that it still
-holds the lease, and only then replaces exactly this version. If another process has taken the lease
-over, either the confirmation fails, or the other process has replaced the version in the meantime.
-A process therefore never replaces what a later holder has written. Its late write can only create
-an object that the later holder has not yet written, which the later holder then replaces.
+Every write and removal applies only to the version of the object that the process last wrote or
+found. If the store has another version, the process looks up that version, and then asks the store
+to confirm that the process still holds the lease. Only after that does it replace exactly this
+version.
 
-In S3, the version of an object is a checksum of its content. There, an object that the later holder
-has written with the same content can still be removed.
+If another process has taken the lease over, either the confirmation fails, or the other process has
+replaced the version in the meantime, so the write is rejected. A process therefore never replaces
+an object that a later holder has written. A late write can only create an object that the later
+holder has not written yet, and the later holder then replaces it.
+
+In S3, the version of an object is a checksum of its content. Therefore, a late removal in S3 can
+still remove an object that a later holder has written with the same content.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ class ExclusiveWriter:
     """Writes objects for the holder of a lease; see the module's description."""
 
     def __init__(self, lease: Lease | None):
-        """Describe the writer.
+        """Create the writer without sending a request.
 
         Args:
           lease: the lease; None for a worker process of the holder, which cannot check it.
@@ -46,7 +49,7 @@ class ExclusiveWriter:
         Args:
           url: the object.
           content: the content; text is encoded as UTF-8.
-          version: the version that is expected, for which no confirmation is needed.
+          version: the expected version of the object; it is replaced without a confirmation.
 
         Raises:
           LeaseLostError: another process has taken over.

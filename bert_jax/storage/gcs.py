@@ -115,9 +115,9 @@ class Gcs:
     def upload(self, url: ObjectUrl, file: Path, *, new: bool) -> None:
         """Write an object from a local file."""
         if file.stat().st_size <= MAX_SINGLE_WRITE:
-            # The upload of gcsfs is not used for small files, because it adds a line break after
-            # the content. If the content ends in a carriage return, the store may mistake it for a
-            # part of the line break.
+            # Small files are not uploaded by gcsfs, because it adds a line break after the content.
+            # If the content ends in a carriage return, the store may mistake it for a part of the
+            # line break.
             self.write(url, file.read_bytes(), ABSENT if new else None)
             return
         mode = "create" if new else "overwrite"
@@ -125,7 +125,7 @@ class Gcs:
         self._files.put_file(str(file), target, consistency="md5", mode=mode)
 
     def remove(self, url: ObjectUrl, version: str | None) -> None:
-        """Remove an object, if it has this version."""
+        """Remove an object if it has this version."""
         options = {} if version is None else {"ifGenerationMatch": version}
         self._files.call("DELETE", "b/{}/o/{}", url.bucket, url.key, **options)
 

@@ -6,14 +6,18 @@ written last. Another process may replace a lease that its owner has not renewed
 `LEASE_SECONDS`. The other process watches the lease for that long instead of comparing timestamps,
 so the clocks of two machines may differ.
 
-A lease alone does not stop a process that was suspended between `Lease.check` and its write, nor a
-request that the network delivers late. Either may reach the store after the lease was taken over.
-Since no store can make a write conditional on another object, the holder of a lease must make such
-writes harmless, in one of two ways. Either each write replaces only the version of an object that
-the process has seen, so the store rejects late ones (see `exclusive_writes`). Or the names of the
-objects contain the number of the holder, so nothing reads late ones (see `runs.run_index`). Both
-require a store that checks conditions on writes: `ifGenerationMatch` in GCS, and `If-Match` and
-`If-None-Match` in S3. This is tested whenever a lease is taken.
+A lease alone does not prevent late writes. A process may be suspended between `Lease.check` and its
+write, or the network may deliver a request late, and another process may take the lease over in the
+meantime. No store can make a write conditional on another object, so the holder of a lease must
+make late writes harmless in one of two ways:
+
+- Each write replaces only the version of an object that the process has seen, so the store rejects
+  late writes (see `exclusive_writes`).
+- The names of the objects contain the number of the holder, so no process reads late writes (see
+  `runs.run_index`).
+
+Both ways require a store that checks conditions on writes: `ifGenerationMatch` in GCS, and
+`If-Match` and `If-None-Match` in S3. Whether a store does so is tested whenever a lease is taken.
 """
 
 from __future__ import annotations
@@ -55,7 +59,7 @@ class LeaseLostError(OSError):
 
 
 def clock() -> float:
-    """Return a time in seconds that also passes while the process or the machine is suspended."""
+    """Return seconds of a clock that keeps running while the process or machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME if _HAS_BOOTTIME else time.CLOCK_MONOTONIC)
 
 
@@ -229,7 +233,7 @@ class Lease:
             if current is not None and current.version == self._version:
                 remove(self._url, self._version)
         except ConflictError:
-            pass  # Another process has just taken it over.
+            pass  # Another process has just taken the lease over.
         except StorageError as failure:  # The lease expires by itself.
             logger.warning("%s: the lease could not be removed: %s", self._setting, failure)
 
@@ -277,7 +281,7 @@ def check_conditions(url: ObjectUrl, setting: str) -> None:
     """Check that a store rejects writes whose conditions do not hold.
 
     Args:
-      url: an object that exists, which a store that ignores conditions replaces.
+      url: an existing object. A store that ignores conditions replaces its content.
       setting: the option with the protected URL; see `Lease`.
 
     Raises:

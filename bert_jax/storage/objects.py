@@ -201,8 +201,8 @@ def write_bytes(
       content: the content; text is encoded as UTF-8. If there is a condition, the content must be
         small.
       condition: `ABSENT` if the object must not exist yet, the version that it must have, or None
-        for no condition. With a condition, no other process may write the same content, unless it
-        does not matter which process wrote it.
+        for no condition. If there is a condition and it matters which process wrote the object, no
+        two processes may write the same content.
       check: called before every attempt; raises an error if this process may no longer write.
 
     Returns:
@@ -267,7 +267,7 @@ def upload(
       StorageError: the object cannot be written.
     """
     expected = file.stat().st_size
-    # The store may lose track of an upload in several requests, which then has to start over.
+    # If an upload takes several requests, the store may lose track of it. It then starts over.
     _request(
         url,
         "writing",
@@ -314,8 +314,8 @@ def remove(
 
     Args:
       url: the object.
-      version: the version that the object must have, or None to remove it in any case. Some stores
-        with the interface of S3 ignore this condition.
+      version: the version that the object must have, or None to remove it in any case. Some
+        S3-compatible stores ignore this condition.
       check: called before every attempt; raises an error if this process may no longer write.
 
     Raises:

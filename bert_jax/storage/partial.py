@@ -76,7 +76,7 @@ class RemoteFiles:
                 pass
 
     def forget(self, wanted: Callable[[str], bool]) -> None:
-        """Remove copies of files from disk, which can be fetched again; see `fetch`."""
+        """Remove local copies of files; `fetch` can copy them again."""
         for name in self.sizes:
             if wanted(name):
                 (self.directory / name).unlink(missing_ok=True)

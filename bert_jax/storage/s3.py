@@ -118,7 +118,7 @@ class S3:
         self._files.put_file(str(file), f"{url.bucket}/{url.key}", mode=mode)
 
     def remove(self, url: ObjectUrl, version: str | None) -> None:
-        """Remove an object, if it has this version.
+        """Remove an object if it has this version.
 
         Some stores do not implement this condition. The version is then looked up first, so an
         object that is replaced in the meantime is removed as well.

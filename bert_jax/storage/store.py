@@ -85,7 +85,7 @@ class Store(Protocol):
         """
 
     def remove(self, url: ObjectUrl, version: str | None) -> None:
-        """Remove an object, if it has this version; None stands for any version."""
+        """Remove an object if it has this version; None stands for any version."""
 
     def problem(self, error: BaseException) -> Problem | None:
         """Classify an error that a method raised, or return None if it is unknown."""

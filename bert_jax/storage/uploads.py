@@ -41,8 +41,8 @@ def new_tree(url: ObjectUrl, marks: Sequence[str], name: str) -> Iterator[Path]:
 
     Args:
       url: the URL of the new directory.
-      marks: the names of the files without which a directory is not read. The first one that exists
-        is uploaded last.
+      marks: the names of files that mark a directory as complete. The first one that exists is
+        uploaded last.
       name: the option that specifies the URL.
 
     Raises:

@@ -134,8 +134,8 @@ def context_for(*, divided: bool) -> Any:
     """Return an Orbax context for saving checkpoints.
 
     Args:
-      divided: whether every process has a directory of its own, in which it writes its part of
-        each checkpoint. Otherwise, all processes write to the same directory.
+      divided: whether every process has its own directory and writes its part of each checkpoint
+        there. Otherwise, all processes write to the same directory.
     """
     context = ocp.Context()
     if divided:

@@ -1,11 +1,11 @@
 """Combine checkpoints that each process of a run has saved to a disk of its own.
 
 Every part of a checkpoint, such as the parameters, is a key-value store (TensorStore's OCDBT). Its
-keys are the chunks of arrays. The values are in a directory for each process, `ocdbt.process_N`,
-and an index next to these directories names the file and the offset of each value. On a shared
-disk, Orbax creates this index when all processes have saved. On separate disks, each process
-creates an index of its own values. The indexes are small, so one process can combine them without
-the values.
+keys identify chunks of arrays. The values are in one directory per process, `ocdbt.process_N`. An
+index next to these directories gives the file and the offset of each value. On a shared disk, Orbax
+creates this index when all processes have saved. On separate disks, each process creates an index
+of its own values. The indexes are small, and one process can combine them without reading the
+values.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class IncompleteCheckpoint(OSError):
 
 
 def values_of(checkpoint: Path, process: int) -> list[str]:
-    """Return the relative names of the files that only one process has, in the order of names."""
+    """Return the sorted relative names of the files that only this process has."""
     patterns = (f"*/ocdbt.process_{process}/**/*", f"*/array_metadatas/process_{process}")
     files = (path for pattern in patterns for path in checkpoint.glob(pattern) if path.is_file())
     return sorted(path.relative_to(checkpoint).as_posix() for path in files)
@@ -51,7 +51,7 @@ def index_of(checkpoint: Path) -> list[str]:
 
 
 def combine(checkpoints: Sequence[Path], output: Path) -> list[str]:
-    """Write the files that make the union of several checkpoints one checkpoint.
+    """Write the files that turn the parts of several processes into one checkpoint.
 
     Args:
       checkpoints: for each process, a directory with the files that `index_of` returns. The first
@@ -99,10 +99,10 @@ def _process_of(name: str) -> int | None:
 
 
 def _combine_indexes(parts: Sequence[Path], output: Path) -> None:
-    """Write an index of the values in all directories, which have the same names."""
+    """Combine the indexes of several processes into one index of all values."""
     with tempfile.TemporaryDirectory(dir=output.parent) as directory:
-        # References to values are relative to the directory of an index, so all indexes must seem
-        # to be in the same one.
+        # An index refers to values relative to its own directory, so all indexes must appear to be
+        # in the same directory.
         base = Path(directory) / "base"
         (base / _NODES).mkdir(parents=True)
         context = ts.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})

@@ -93,7 +93,7 @@ class Emulator:
         self._request("POST", self.proxy_port, "/-/faults", json.dumps(fault).encode())
 
     def expire_credentials(self, after: int = 0, path: str = "") -> None:
-        """Let `after` matching requests pass, then reject all, as if a token had expired."""
+        """Let `after` matching requests pass, then reject all others, as if a token had expired."""
         code = "<Error><Code>ExpiredToken</Code><Message>It has expired.</Message></Error>"
         status = 401 if self.scheme == "gs" else 403
         self.fail("status", 1 << 30, status=status, after=after, body=code, path=path, spreads=True)

@@ -38,7 +38,7 @@ LOST = "run stopped writing, because another process took over its lease"
 
 @pytest.fixture(autouse=True)
 def lasting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a process believe that it still holds its lease, and write one object at a time."""
+    """Make a process act as if it still held its lease, and write one object at a time."""
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 1e6)
     monkeypatch.setattr(lease_module, "RENEWAL_SECONDS", 1e6)
     monkeypatch.setattr(lease_module, "POLL_SECONDS", 0.01)
@@ -46,7 +46,7 @@ def lasting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def train(url: ObjectUrl, staging: Path, name: str, steps: tuple[int, ...]) -> None:
-    """Save checkpoints as a run does; all content contains the name of the process."""
+    """Save checkpoints as a run does; each file contains the name of the process."""
     with Lease(url / LEASE_NAME, "run", f"work_dir={url}") as lease:
         index = RunIndex(url, lease)
         index.open({})

@@ -100,7 +100,7 @@ def run(saved: Path, bucket: ObjectUrl) -> Iterator[Run]:
 
 
 def lines_of(run: Run, after: Callable[[str], None] = lambda _: None) -> list[str]:
-    """Follow a run to its end, and return the lines that are reported; call `after` on each."""
+    """Follow a run to its end, call `after` on each reported line, and return the lines."""
     lines: list[str] = []
 
     def report(line: object) -> None:

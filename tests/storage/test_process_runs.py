@@ -176,7 +176,7 @@ def test_processes_with_their_own_disks_survive_kills(
     assert not layout.unfinished and find(url / LEASE_NAME) is None
     assert not any(".parts" in name for name in layout.files)
     assert not list(hosts.disks.glob("*/bert_jax/runs/*"))  # removed at the end
-    # A single process continues the run, and two processes continue its run.
+    # A single process continues the run, and then two processes continue it.
     longer = [*words, "--config.phases.only.num_steps=14"]
     (alone,) = hosts(*longer, processes=1)
     assert "this run's checkpoint at step 12" in alone.output

@@ -60,7 +60,7 @@ def on_disk(
 
 
 def in_common(ours: dict[int, Score], theirs: dict[int, Score]) -> dict[int, Score]:
-    """Return our scores for the steps that also have other scores."""
+    """Return the entries of `ours` whose steps are also in `theirs`."""
     return {step: ours[step] for step in sorted(ours.keys() & theirs.keys())}
 
 

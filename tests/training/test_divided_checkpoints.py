@@ -1,4 +1,4 @@
-"""Test that the parts of a checkpoint on several disks are combined to one checkpoint."""
+"""Test that the parts of a checkpoint on several disks are combined into one checkpoint."""
 
 import json
 import shutil
@@ -65,7 +65,7 @@ def save(checkpoint: Path, process: int, rows: range) -> Path:
 
 
 def sent(checkpoint: Path, target: Path) -> Path:
-    """Copy the files that a process sends to the first one."""
+    """Copy the files that a process sends to the first process."""
     for name in index_of(checkpoint):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(checkpoint / name, target / name)
