@@ -1,9 +1,9 @@
 """Let the processes that prepare the parts of a corpus write to the same URL.
 
-Each part holds its own lease, OUTPUT/.work/part-I-of-N.lease, so that it does not run twice at
-once. There is another lease for preparations that are not divided into parts. Each process first
-takes its own lease, and then waits for leases of the other kind, so at least one of two processes
-notices the other.
+Each part holds its own lease, OUTPUT/.work/part-I-of-N.lease, so that the same part cannot run
+twice at the same time. There is another lease for preparations that are not divided into parts.
+Each process takes its own lease first, and then waits for leases of the other kind. If two
+processes of different kinds start together, at least one of them therefore notices the other.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class BucketPartWorkspace:
     keeper: BucketShards
 
     def __init__(self, output: ObjectUrl, plan: dict[str, Any], index: int, count: int):
-        """Create the workspace; nothing is read or written before it is entered.
+        """Create the workspace. Nothing is read or written until its `with` block begins.
 
         Args:
           output: the URL of the corpus.

@@ -63,7 +63,7 @@ class BlockReader:
       tasks: the inputs.
       scans: the scans of the inputs.
       unique: the documents that are neither duplicates nor held-out repeats.
-      num_heldout: the number of inputs that are held out completely, which come first.
+      num_heldout: the number of inputs that are held out completely; these inputs come first.
     """
 
     tasks: Sequence[ScanTask]

@@ -21,7 +21,7 @@ from bert_jax.corpus.workspace import (
 from bert_jax.storage.locations import file_names, is_file
 from bert_jax.storage.urls import Location
 
-# A part waits this long for the first one, which needs much less time to check the plan.
+# A part waits this long while the first part checks the plan, which takes much less time.
 _PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.1
 

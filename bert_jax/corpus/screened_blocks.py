@@ -22,7 +22,7 @@ from bert_jax.json_files import parse_json
 from bert_jax.text.files import is_hub, is_tfds
 
 BLOCK_BYTES = 4 << 20
-_BEGINNING = 300  # For reports, this many characters of a document are kept.
+_BEGINNING = 300  # This many characters of each document are kept for reports.
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class DocumentBlock:
       number: the block's number, counted from 0.
       texts: the documents' texts in UTF-8.
       sources: where the documents come from.
-      filtered: whether the documents may be filtered; documents from held-out inputs may not.
+      filtered: whether the documents may be filtered; documents from held-out inputs must not be.
       digest: a digest of everything that determines the result.
     """
 

@@ -2,8 +2,8 @@
 
 Two kinds of results are kept in the directory for unfinished work. The results for blocks of
 documents are in the subdirectory "screening". The result for all documents is in "screened": the
-documents that are left out, and the files that describe them. Once it exists, the blocks are no
-longer needed.
+documents that are left out, and the files that describe them. Once this result exists, the
+results for blocks are no longer needed.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def block_names(number: int) -> list[str]:
 
 @contextmanager
 def sharing_blocks(files: SharedFiles) -> Iterator[Callable[[int], None]]:
-    """Yield a function that shares the files of a screened block in a thread, given its number.
+    """Yield a function that takes a block's number, and shares the block's files in a thread.
 
-    The `with` block ends when all files have been shared. If it raises an error, files that are
-    still waiting are not shared.
+    The `with` block ends when all files have been shared. If the block raises an error, files that
+    are still waiting are not shared.
 
     Raises:
       OSError: a file cannot be shared.
@@ -137,7 +137,7 @@ def remove_screening(files: SharedFiles) -> None:
 
 @contextmanager
 def removing_if_changed(files: SharedFiles) -> Iterator[None]:
-    """Remove the kept result if a `with` block finds that an input has changed since."""
+    """Remove the kept result if a `with` block finds an input that has changed since screening."""
     try:
         yield
     except ChangedInputsError:

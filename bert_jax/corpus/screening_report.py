@@ -46,7 +46,7 @@ class ClusterWriter:
     """
 
     def __init__(self, directory: Path, sizes: Sequence[int], output: Path):
-        """Create a writer for the documents in these blocks.
+        """Create a writer for the documents in screened blocks.
 
         Args:
           directory: the directory that contains the screened blocks.

@@ -123,7 +123,7 @@ class BackgroundCopies(ABC):
             while wait and self._failure is None and (self._due or self._busy or self._settling):
                 self._condition.wait()
         if self.divided and not wait:
-            # A process must not stop alone. All processes raise the error when they next save.
+            # No process may stop before the others. They all raise the error at the next save.
             if self._failure is not None and self._stop is not None:
                 self._stop.request()
                 self._stop = None

@@ -117,7 +117,7 @@ def is_leased(directory: Path) -> bool:
 
 
 def _root_of(url: ObjectUrl) -> ObjectUrl:
-    """Return the URL of a work directory, given its URL or that of one of its checkpoints."""
+    """Return the URL of the work directory that contains the checkpoint `url`, or else `url`."""
     if is_step(url.name) and url.parent.name == CHECKPOINTS_NAME:
         return url.parent.parent
     return url.parent if url.name == CHECKPOINTS_NAME else url

@@ -76,8 +76,9 @@ class ExclusiveWriter:
                 return upload(file, url, new=True, check=self.check)
             except ConflictError:
                 info = find(url)
-                if info is not None and _has_content(info, file):  # of an attempt whose answer
-                    return info.version  # was lost
+                # An earlier attempt may have succeeded, although its response was lost.
+                if info is not None and _has_content(info, file):
+                    return info.version
                 self.remove(url, self._confirmed_version(url))
 
     def remove(self, url: ObjectUrl, version: str) -> None:
@@ -89,7 +90,8 @@ class ExclusiveWriter:
                 version = self._confirmed_version(url)
 
     def _confirmed_version(self, url: ObjectUrl) -> str:
-        info = find(url)  # first, so that a version that a later holder writes is never returned
+        # Look up the version before confirming the lease, so it is never one of a later holder.
+        info = find(url)
         if self._lease is not None:
             self._lease.confirm()
         return ABSENT if info is None else info.version

@@ -6,9 +6,9 @@ written last. Another process may replace a lease that its owner has not renewed
 `LEASE_SECONDS`. The other process watches the lease for that long instead of comparing timestamps,
 so the clocks of two machines may differ.
 
-A lease alone does not prevent late writes. A process may be suspended between `Lease.check` and its
-write, or the network may deliver a request late, and another process may take the lease over in the
-meantime. No store can make a write conditional on another object, so the holder of a lease must
+A lease by itself does not prevent late writes. A process may be suspended between `Lease.check` and
+its write, or the network may deliver a request late, and another process may take the lease over in
+the meantime. No store can make a write conditional on another object, so the holder of a lease must
 make late writes harmless in one of two ways:
 
 - Each write replaces only the version of an object that the process has seen, so the store rejects
@@ -59,7 +59,7 @@ class LeaseLostError(OSError):
 
 
 def clock() -> float:
-    """Return seconds of a clock that keeps running while the process or machine is suspended."""
+    """Return the seconds on a clock that also runs while the process or machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME if _HAS_BOOTTIME else time.CLOCK_MONOTONIC)
 
 
