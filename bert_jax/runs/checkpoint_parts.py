@@ -1,12 +1,12 @@
 """Copy the parts of a checkpoint that several processes have on their own disks to a bucket.
 
-Each process copies its own arrays. It also copies the index of these arrays below `.parts`, from
-which the first process creates the index of the whole checkpoint. The first process then removes
-these objects and adds the checkpoint to the index of the run. Until then, the checkpoint is
-ignored, and if a process is killed, the next start removes it. Afterward, the arrays remain only in
-the bucket, from which each process copies the whole checkpoint if it needs the arrays again.
+Each process copies its own arrays. It also copies its index of these arrays to `.parts`. From these
+indexes, the first process creates the index of the whole checkpoint. It then removes the objects in
+`.parts` and adds the checkpoint to the index of the run. Until then, the checkpoint is ignored, and
+if a process is killed, the next start of the run removes it. Afterward, the arrays remain only in
+the bucket. If a process needs arrays again, it copies the whole checkpoint from there.
 
-The first process names a new directory for each checkpoint. If another run takes over while the
+The first process chooses a new directory for each checkpoint. If another run takes over while the
 processes are suspended, they may later write to this directory, but nothing refers to it.
 """
 
@@ -41,7 +41,7 @@ _THREADS = 4
 
 
 class PartCollector:
-    """The first process's side of copying checkpoints; the other side is `PartUploads`.
+    """Copies checkpoints on the first process; `PartUploads` does so on the other processes.
 
     Args:
       staging: this process's staging directory.
@@ -57,7 +57,7 @@ class PartCollector:
     def copy(
         self, step: int, directory: str, names: Sequence[str], check: Callable[[], None]
     ) -> None:
-        """Copy a checkpoint to a directory, which is not yet in the index of the run.
+        """Copy a checkpoint to a directory that is not yet in the index of the run.
 
         Args:
           step: the checkpoint's step.

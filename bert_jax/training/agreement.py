@@ -35,8 +35,8 @@ def on_all_processes(action: Callable[[], T]) -> T:
       action: the action, which must not contain collective operations.
 
     Raises:
-      FailedElsewhere: the action failed on another process; the message is that process's. If the
-        action fails on this process, its error is raised instead.
+      FailedElsewhere: the action failed on another process, and this error has the same message. If
+        the action fails on this process, its own error is raised instead.
     """
     result: T | None = None
     failure: Exception | None = None
@@ -89,7 +89,7 @@ class ProcessMessages:
         self._client.key_value_delete(f"{self._directory}/{prefix}/")
 
     def fail(self, text: str) -> None:
-        """Tell all processes why this one cannot continue."""
+        """Report to all processes why this one cannot continue."""
         self.send(f"{_FAILED}/{jax.process_index()}", text)
 
     def raise_if_failed(self) -> None:
@@ -101,8 +101,8 @@ class ProcessMessages:
 
         Args:
           keys: the keys.
-          begun: whether the other processes have already begun to do this, so that `hurry` does not
-            end the wait.
+          begun: whether the other processes have already begun the work that they will report. If
+            so, `hurry` does not end the wait.
 
         Raises:
           FailedElsewhere: a process cannot continue, or the wait was ended.
@@ -117,11 +117,11 @@ class ProcessMessages:
                 raise FailedElsewhere("another process of this run has stopped")
 
     def hurry(self) -> None:
-        """Wait no longer for other processes to begin something, since this one is ending."""
+        """Stop waiting for other processes to begin something, since this process is ending."""
         self._hurried.set()
 
     def abandon(self) -> None:
-        """Wait no longer at all, since another process was lost."""
+        """Stop all waiting for other processes, since one of them was lost."""
         self._abandoned.set()
 
     def _received(self) -> dict[str, str]:

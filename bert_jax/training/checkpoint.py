@@ -49,7 +49,7 @@ class Mirror(Protocol):
 
     @property
     def divided(self) -> bool:
-        """Whether every process has a directory of its own, and copies its part of checkpoints."""
+        """Whether every process has its own directory, and copies its part of each checkpoint."""
         ...
 
     def saved(self, step: int) -> None:
@@ -75,8 +75,8 @@ class Checkpointer:
         turn out to be the best.
       verified: the step whose files `recover` has just verified, so that `restore` does not verify
         them again.
-      mirror: copies checkpoints when they are complete; None for no copies. If there are several
-        processes, their directories are different ones.
+      mirror: copies checkpoints when they are complete; None for no copies. If a run with several
+        processes has a mirror, each process has its own directory.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Checkpointer:
     ):
         self._mirror = mirror
         self._divided = mirror is not None and mirror.divided
-        # Whether this process has a directory without files of other processes, or is the first.
+        # Whether this process has its own directory, or is the first process of a shared one.
         self._writes_directory = self._divided or jax.process_index() == 0
         self._identity = json.loads(json.dumps(identity))
         self._best_metric = config.best_metric if config.keep_best else None
@@ -220,12 +220,12 @@ class Checkpointer:
         Raises:
           CheckpointNotSaved: the save failed; the message names the checkpoint, the cause and the
             newest intact step.
-          FailedElsewhere: this happened on another process that has its own directory.
+          FailedElsewhere: saving or copying failed on another process with its own directory.
           OSError: the mirror failed.
         """
         if wait and self._divided:
-            # A mirror waits for the other processes' parts, which they do not copy if their saves
-            # fail. Therefore, all processes find out about failed saves first.
+            # A mirror waits for the parts of all processes, but a process whose save fails copies
+            # no part. Therefore, all processes first find out whether any save failed.
             on_all_processes(lambda: self._raise_if_not_saved(wait=True))
             on_all_processes(lambda: self._raise_if_not_copied(wait=True))
         else:
