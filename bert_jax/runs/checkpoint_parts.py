@@ -28,7 +28,7 @@ from bert_jax.runs.bucket_logs import read_log
 from bert_jax.runs.staging import copy_to_continue, leave_checkpoint
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.storage.cache import download
-from bert_jax.storage.objects import list_objects, remove, upload
+from bert_jax.storage.objects import ObjectInfo, list_objects, remove_all, upload
 from bert_jax.storage.urls import ObjectUrl
 from bert_jax.training.agreement import ProcessMessages
 from bert_jax.training.checkpoint_files import require_intact
@@ -85,16 +85,12 @@ class PartCollector:
         self._messages.wait_for([_key(number, f"copied-{each}") for each in others], begun=True)
         with tempfile.TemporaryDirectory(dir=self._staging.parent) as temporary:
             copies = Path(temporary)
-            for info in (infos := list(list_objects(target / _PARTS))):
-                file = copies / (target / _PARTS).relative(info.url)
-                make_directory(file.parent)
-                file.touch()
-                download(info, file)
+            infos = list(list_objects(target / _PARTS))
+            _download_all([(copies / (target / _PARTS).relative(each.url), each) for each in infos])
             output = copies / "combined"
             combined = combine([source, *(copies / str(each) for each in others)], output)
             upload_all([(output / name, target / name) for name in combined], check)
-        for info in infos:
-            remove(info.url, check=check)
+        remove_all([info.url for info in infos], check=check)
 
     def completed(self, step: int, directory: str) -> None:
         """Inform the other processes that the index contains the checkpoint copied last."""
@@ -173,6 +169,19 @@ def upload_all(copies: Sequence[tuple[Path, ObjectUrl]], check: Callable[[], Non
 
     def copy(source: Path, target: ObjectUrl) -> None:
         upload(source, target, check=check)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for result in [pool.submit(copy, *each) for each in copies]:
+            result.result()
+
+
+def _download_all(copies: Sequence[tuple[Path, ObjectInfo]]) -> None:
+    """Download objects in several threads."""
+
+    def copy(file: Path, info: ObjectInfo) -> None:
+        make_directory(file.parent)
+        file.touch()
+        download(info, file)
 
     with ThreadPoolExecutor(_THREADS) as pool:
         for result in [pool.submit(copy, *each) for each in copies]:

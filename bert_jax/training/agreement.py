@@ -15,7 +15,9 @@ from jax.experimental import multihost_utils
 T = TypeVar("T")
 
 _MAX_TEXT_BYTES = 4096
-POLL_SECONDS = 0.1
+# The pause between two requests for messages grows, since other processes may take minutes to copy
+# a checkpoint.
+POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.1, 2.0
 _FAILED = "failed"
 # All processes open the same runs in the same order, so they count them in the same way.
 _runs = itertools.count()
@@ -107,14 +109,15 @@ class ProcessMessages:
         Raises:
           FailedElsewhere: a process cannot continue, or the wait was ended.
         """
-        wanted = set(keys)
+        wanted, pause = set(keys), POLL_SECONDS
         while True:
             messages = self._received()
             _raise_failure(messages)
             if wanted <= messages.keys():
                 return messages
-            if self._abandoned.wait(POLL_SECONDS) or (self._hurried.is_set() and not begun):
+            if self._abandoned.wait(pause) or (self._hurried.is_set() and not begun):
                 raise FailedElsewhere("another process of this run has stopped")
+            pause = min(1.5 * pause, _LONGEST_POLL_SECONDS)
 
     def hurry(self) -> None:
         """Stop waiting for other processes to begin something, since this process is ending."""
