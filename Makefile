@@ -44,9 +44,10 @@ test: .venv/installed-dev
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax .venv/bin/pytest -n $(WORKERS) --dist loadfile \
 	  --no-loadscope-reorder
 
+# The slow tests often wait for processes that they have started, so they use one more worker.
 test-slow: .venv/installed-dev
-	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax .venv/bin/pytest -n $(WORKERS) --dist loadfile \
-	  --no-loadscope-reorder -m slow
+	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax .venv/bin/pytest -n $$(( $(WORKERS) + 1 )) \
+	  --dist loadfile --no-loadscope-reorder -m slow
 
 lint: .venv/installed-dev
 	.venv/bin/ruff check .

@@ -28,7 +28,8 @@ from bert_jax.runs.bucket_logs import read_log
 from bert_jax.runs.staging import copy_to_continue, leave_checkpoint
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.storage.cache import download
-from bert_jax.storage.objects import ObjectInfo, list_objects, remove_all, upload
+from bert_jax.storage.objects import list_objects, remove_all, upload
+from bert_jax.storage.store import ObjectInfo
 from bert_jax.storage.urls import ObjectUrl
 from bert_jax.training.agreement import ProcessMessages
 from bert_jax.training.checkpoint_files import require_intact
