@@ -45,7 +45,7 @@ class BucketPartWorkspace:
     Attributes:
       work: the directory for unfinished work on this machine.
       files: the files that this part exchanges with other parts.
-      keeper: where finished shards are kept.
+      keeper: the object that keeps finished shards.
     """
 
     work: Path

@@ -123,7 +123,7 @@ class BucketWorkspace:
     Attributes:
       work: the local directory for unfinished work.
       files: the files that are exchanged with other machines.
-      keeper: where finished shards are kept.
+      keeper: the object that keeps finished shards.
     """
 
     work: Path

@@ -59,7 +59,7 @@ class Preparation:
       screening: the result of screening the documents; None if no documents are filtered out.
       screened_digest: a digest of the screened documents, which must not change afterwards.
       results: a dict from the name of each finished unit's shard to the unit's result.
-      keeper: where finished shards are kept.
+      keeper: the object that keeps finished shards.
     """
 
     inputs: PrepareInputs

@@ -185,7 +185,7 @@ class Workspace:
       output: the corpus directory.
       work: the directory for unfinished work.
       files: the files that machines exchange, which share the directory.
-      keeper: where finished shards are kept.
+      keeper: the object that keeps finished shards.
     """
 
     def __init__(self, output: str | os.PathLike[str], plan: dict[str, Any]):

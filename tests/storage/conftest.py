@@ -104,7 +104,7 @@ class Emulator:
         self.fail("status", 1 << 30, status=403, body=code, path=path, spreads=True)
 
     def release(self) -> None:
-        """Forward the request that a fault of the kind "hold" delays."""
+        """Forward the request that a fault of the kind "hold" has delayed."""
         self._request("DELETE", self.proxy_port, "/-/held")
 
     def faults_left(self) -> int:

@@ -106,7 +106,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def matching_fault(self, body: bytes) -> dict | None:
-        # An upload to Google Cloud Storage names the object at the beginning of its body.
+        # An upload to Google Cloud Storage has the object's name near the beginning of its body.
         target = f"{self.path} {body[:300].decode(errors='replace')}"
         with LOCK:
             for fault in FAULTS:

@@ -1,4 +1,4 @@
-"""Test that each failure is named in a sentence, and that nothing unfinished looks finished."""
+"""Test that each failure is reported in a sentence, and that nothing unfinished looks finished."""
 
 import os
 import re

@@ -53,7 +53,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Run:
-    """A run whose checkpoints a test saves, and whose process copies them to a bucket."""
+    """A run that copies its checkpoints to a bucket; the test saves these checkpoints."""
 
     saved: Path
     place: WorkDir

@@ -30,7 +30,7 @@ def url(saved: Path, bucket: ObjectUrl, monkeypatch: pytest.MonkeyPatch) -> Obje
 
 
 def message_of(call: Callable[[], object]) -> str:
-    """Return the message of the error that a call raises, which must not name a copy."""
+    """Return the message of a call's error, which must not contain the path of a local copy."""
     with pytest.raises((ValueError, OSError)) as caught:
         call()
     message = str(caught.value)

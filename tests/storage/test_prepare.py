@@ -47,7 +47,7 @@ retries.FIRST_DELAY = 0.05
 from bert_jax.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
-# Screens small blocks of documents slowly, and records their numbers in a file.
+# This code screens small blocks of documents slowly, and records their numbers in a file.
 SMALL_BLOCKS = """
 import os, time
 from bert_jax.corpus import screened_blocks
