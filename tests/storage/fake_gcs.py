@@ -197,7 +197,7 @@ class Handler(BaseHTTPRequestHandler):
     def upload(self, bucket: str, body: bytes) -> None:
         match self.query.get("uploadType"):
             case "media":
-                self.finish(bucket, self.query["name"], body)
+                self.finish_upload(bucket, self.query["name"], body)
             case "multipart":
                 boundary = re.search('boundary="?([^";]+)', self.headers["Content-Type"])[1]
                 _, meta, data = body.split(b"--" + boundary.encode(), 2)
@@ -206,7 +206,7 @@ class Handler(BaseHTTPRequestHandler):
                 # The data may end with "\r" itself.
                 newline = rb"\r\n" if meta.startswith(b"\r\n") else rb"\n"
                 end = re.search(newline + b"--" + re.escape(boundary.encode()) + rb"--\s*$", data)
-                self.finish(bucket, metadata["name"], data[: end.start()])
+                self.finish_upload(bucket, metadata["name"], data[: end.start()])
             case "resumable" if "upload_id" not in self.query:
                 name = self.query.get("name") or json.loads(body)["name"]
                 upload_id = f"u{next(STATE.generations)}"
@@ -236,11 +236,11 @@ class Handler(BaseHTTPRequestHandler):
         if span[3] != "*" and len(received) == int(span[3]):
             del STATE.uploads[upload_id]
             self.query = query
-            return self.finish(bucket, name, bytes(received))
+            return self.finish_upload(bucket, name, bytes(received))
         extent = {"Range": f"bytes=0-{len(received) - 1}"} if received else {}
         self.answer(308, **extent)
 
-    def finish(self, bucket: str, name: str, content: bytes) -> None:
+    def finish_upload(self, bucket: str, name: str, content: bytes) -> None:
         self.check_conditions(STATE.buckets[bucket].get(name))
         self.json(described(bucket, name, self.store(bucket, name, content)))
 
