@@ -27,7 +27,7 @@ def run_status(args: argparse.Namespace) -> int:
 
         bert-jax status runs/mine
 
-    The run may be in progress, on this machine or on another one that shares the directory. The
+    The run may be in progress on any machine, if WORKDIR is on a shared disk or in a bucket. The
     categories of time are the same as in Google's goodput library, over all starts of the run.
     """
     status = read_status(args.work_dir)

@@ -68,7 +68,7 @@ def add_follow_run_arguments(parser: ArgumentParser) -> None:
     parser.add_list("--config", "RECIPE", configs, required=True)
     every = "score only checkpoints whose step is a multiple of N, and the last one"
     parser.add_number("--every", every, 1, minimum=1)
-    parser.add_flag("--once", "score the current checkpoints, and do not wait for others")
+    parser.add_flag("--once", "end when all existing checkpoints have been scored")
 
 
 def follow_run(args: argparse.Namespace) -> int:

@@ -65,7 +65,8 @@ def follow(
       configs: names of fine-tuning recipes and paths of config files.
       overrides: overrides such as "--config.num_epochs=1", which apply to every config.
       every: score only the last checkpoint and those whose step is a multiple of this number.
-      once: whether to return once the current checkpoints have been scored.
+      once: whether to return as soon as all existing checkpoints have been scored, including those
+        that the run saves in the meantime.
       poll_seconds: how often to look for new checkpoints, in seconds.
       on_report: called with a message after each fine-tuning run and for each skipped checkpoint.
       stop: a request to stop the function; any thread may call its `request()`.
