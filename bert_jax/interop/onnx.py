@@ -28,7 +28,7 @@ from bert_jax.version import __version__
 MODEL = "model.onnx"
 WEIGHTS = "model.onnx.data"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-# This version was introduced with ONNX 1.16; every runtime that supports opset 20 can read it.
+# This IR version was introduced with ONNX 1.16; every runtime that supports opset 20 can read it.
 _IR_VERSION = 10
 _METADATA = "bert_jax"
 # The graph's outputs by name, each with its shape.

@@ -88,7 +88,7 @@ def replace_short_names(options: dict[str, Any]) -> dict[str, str]:
         return path
 
     models = ("work_dir", "work_dir_option", "init", "tokenizer", "other", "first", "directory")
-    # Only a command that also has the option `first` takes a model as `second`.
+    # The value of `second` is a model only in a command that also has the option `first`.
     for option in models + ("second",) * ("first" in options):
         if options.get(option) is not None:
             options[option] = replaced(options[option])

@@ -94,7 +94,7 @@ class Account:
         return not (self.missing or self.unexpected or self.misshapen)
 
     def lines(self) -> list[str]:
-        """Return a report on all parameters and tensors that do not match, with problems last.
+        """Return a report on the parameters and tensors that do not match; errors come last.
 
         Lines begin with - for parameters without a tensor, + for tensors without a parameter, and
         != for wrong shapes.

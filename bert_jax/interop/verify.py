@@ -114,7 +114,7 @@ class _Outputs:
 
     Attributes:
       differences: the differences, keyed by probe name and then by output name.
-      unequal: the outputs that are not bitwise equal for at least one probe.
+      unequal: the outputs that differ bitwise on at least one probe.
       unpaired: the outputs that only one of the models has.
       misshapen: one line for each output whose shapes differ.
     """
@@ -242,7 +242,7 @@ def verdict_on(
 
     Args:
       differences_by_probe: the differences, keyed by probe name and then by output name.
-      unequal_outputs: the outputs that are not bitwise equal for at least one probe.
+      unequal_outputs: the outputs that differ bitwise on at least one probe.
       tolerance: the largest relative difference that passes; 0 requires bitwise equality.
     """
     differences = [row for rows in differences_by_probe.values() for row in rows.values()]

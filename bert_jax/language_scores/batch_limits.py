@@ -15,8 +15,9 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.training.sharding import batch_extent
 
 # The maximum size of one layer's attention scores on a device, unless a single row needs more. This
-# is the size for 65,536 tokens in rows of 512 with the 16 heads of BERT-large. Only longer rows are
-# therefore limited, since attention scores grow with the square of the row length.
+# is the size for 65,536 tokens in rows of 512 with the 16 heads of BERT-large. For that model, it
+# therefore limits only batches of longer rows: a row's attention scores grow with the square of its
+# length.
 MAX_ATTENTION_BYTES = 1 << 31
 _FLOAT = 4  # bytes
 
@@ -65,7 +66,7 @@ class BatchLimits:
         return BatchLimits(encoder.max_positions, heads, batch_extent(mesh))
 
     def num_rows(self, length: int, tokens: int, num_available: int) -> int:
-        """Return the number of rows in each batch of rows with `length` tokens.
+        """Return how many rows of `length` tokens to put into a batch.
 
         Args:
           length: the number of tokens in a row.

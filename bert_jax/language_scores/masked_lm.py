@@ -49,7 +49,7 @@ class MaskedLM:
     @staticmethod
     def of(model: PretrainingModel) -> MaskedLM:
         """Return functions that run a model on this process's first device."""
-        # A CPU needs several batches that are small enough for its caches to use all its cores. An
+        # Batches for a CPU fit in its caches, so it needs several of them to use all its cores. An
         # accelerator needs a second batch that waits while the first one is computed.
         on_cpu = jax.default_backend() == "cpu"
         return MaskedLM(

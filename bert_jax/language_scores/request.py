@@ -10,7 +10,7 @@ from bert_jax.language_scores.progress import OnProgress
 from bert_jax.language_scores.text_scores import MAX_SENTENCES, TextScores, score_text
 from bert_jax.text.sources import SourceOptions
 
-# A dict from the input of each kind of evaluation to the options that apply only to it.
+# A dict from each kind of evaluation, named after its input, to the options that apply only to it.
 _KINDS = {
     "--minimal-pairs": ("whole_words", "max_pairs", "plot"),
     "--text": ("text_field", "max_length", "max_sentences"),

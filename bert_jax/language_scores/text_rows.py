@@ -208,9 +208,10 @@ def _layout(
 
 
 def _lengths(sizes: NDArray[np.int64], num_rows: int) -> NDArray[np.int32]:
-    """Return the number of tokens in each row; rows of padding count as one token.
+    """Return the number of tokens in each row; a row of padding counts as one token.
 
-    If all positions of a row were masked out, its attention would be undefined.
+    With 0 tokens, all positions of the row would be masked out, and its attention would be
+    undefined.
     """
     lengths = np.ones(num_rows, np.int32)
     lengths[: len(sizes)] = sizes

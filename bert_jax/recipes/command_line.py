@@ -133,7 +133,8 @@ def _with_values_of_model(config: str, overrides: Sequence[str], init: Path) -> 
     """Return the overrides, plus the initial model's values for the keys that they do not set.
 
     A run that has already started no longer needs the initial model, because its own work directory
-    contains the same model config. A run's `sentence_pairs` value never changes.
+    contains the same model config. The value of `sentence_pairs` cannot change once a run has
+    started, so it also comes from that work directory.
     """
     # Other keys may be invalid without the initial model's values. For example, rotary angles are
     # valid only if the positions are rotary.

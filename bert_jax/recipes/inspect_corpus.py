@@ -72,7 +72,10 @@ def _default_run(corpus: str, manifest: Manifest, num_rows: int) -> tuple[_Phase
 
 
 def _phases_with(corpus: str, length: int, config: PretrainConfig) -> tuple[_Phases, int]:
-    """Return the phases, changed if necessary so that one uses the corpus, and its first step."""
+    """Return (phases, the first step of the phase that uses the corpus).
+
+    If no phase uses the corpus, the phase that fits it is changed to do so.
+    """
     phases = config.ordered_phases()
     for _, first_step, phase in phases:
         if os.path.realpath(phase.corpus) == os.path.realpath(corpus):

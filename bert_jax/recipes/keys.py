@@ -43,7 +43,10 @@ def with_all_keys(cls: type, values: Any) -> ConfigDict:
 
 
 def _merge_default(default: Any, value: Any) -> Any:
-    """Fill in a section from the default of its key, which may differ from its class's defaults."""
+    """Fill in a section's missing keys from the section's own default value.
+
+    This value may differ from the defaults of the section's class.
+    """
     if not dataclasses.is_dataclass(default) or not isinstance(value, (Mapping, ConfigDict)):
         return value
     return values_of(default) | {key: value[key] for key in value}

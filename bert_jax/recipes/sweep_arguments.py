@@ -72,8 +72,8 @@ def check_report_only(options: Mapping[str, Any]) -> None:
       options: the values of the command's options, keyed by the option's name with underscores.
 
     Raises:
-      ValueError: an option applies only to training, or the output directory for several reports is
-        missing.
+      ValueError: an option applies only to training, or the output directory is missing for a
+        report on several sweeps.
     """
     given = [option_name(name) for name in _TRAINING if options[name] is not None]
     if words := [*given, *options["config_overrides"]]:
@@ -142,13 +142,13 @@ class SweepArguments:
 
     @contextmanager
     def naming_options(self) -> Iterator[None]:
-        """Make errors raised in a `with` block name the options that the user specified."""
+        """Rewrite errors raised in a `with` block to name the options that the user specified."""
         with self._naming_varied_keys(), renamed_in_errors(_OPTIONS):
             yield
 
     @contextmanager
     def _naming_varied_keys(self) -> Iterator[None]:
-        """Start errors about a varied key with `--vary KEY=` and the invalid value or values."""
+        """Make errors about a varied key begin with `--vary KEY=` and the invalid value(s)."""
         try:
             yield
         except ValueError as error:

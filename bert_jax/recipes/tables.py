@@ -47,8 +47,8 @@ def inspection(
 
     Args:
       models: work directories or published encoders, or one corpus; empty to use `config` instead.
-      config: a recipe or a config file, or None. For a corpus, its settings determine the examples
-        to show.
+      config: a recipe or a config file, or None. For a corpus, the config determines the
+        examples to show.
       overrides: arguments such as "--config.seed=1".
       shapes: whether to list the shape of every parameter.
       page: an HTML file to write for a corpus, or None.

@@ -19,8 +19,9 @@ COMPRESSIONS = (".gz", ".xz", ".zst")
 BROKEN_ARCHIVE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError)
 
 _BUFFER_BYTES = 1 << 20
-# A Zstandard block has at least 4 bytes and decompresses to at most 128 KiB. One call therefore
-# returns at most 256 MiB, even for a file designed to exhaust memory, and usually about 20 KiB.
+# The number of compressed bytes to decompress per call. A Zstandard block has at least 4 bytes and
+# decompresses to at most 128 KiB, so one call returns at most 256 MiB, even for a file designed to
+# exhaust memory. Usually, it returns about 20 KiB.
 _ZSTD_INPUT_BYTES = 8 << 10
 # Decompression keeps the window in memory. The default limit of the zstd command is 128 MiB.
 _ZSTD_MAX_WINDOW = 256 << 20

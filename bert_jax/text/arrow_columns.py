@@ -47,7 +47,7 @@ def row_documents(
 
 
 def check_column(schema: Any, path: Location, field: str) -> None:
-    """Raise ValueError if a file does not have this column, or if it does not contain text."""
+    """Raise ValueError if a file has no such column, or if the column does not contain text."""
     if field not in schema.names:
         raise ValueError(
             f"{path}: no column {field!r}; the columns are {', '.join(map(repr, schema.names))}. "

@@ -18,7 +18,7 @@ from bert_jax.storage.urls import Location
 
 _SAVED, _SAVED_INFO, _SAVED_SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 _INDEX = "index.json"
-# The beginning of an index, as opposed to a JSON Lines file with this name.
+# The beginning of an index file. A JSON Lines file with the same name begins differently.
 _INDEX_START = re.compile(rb'\s*\{\s*"(shards|version)"\s*:')
 _START_BYTES = 64
 

@@ -1,8 +1,8 @@
 """Read the text column of MDS shards, which the library mosaicml-streaming writes.
 
 The library itself cannot be installed together with this package, because it requires older
-versions of NumPy, transformers and xxhash. The layout of a shard is documented in its "Dataset
-format" page; all integers are little-endian::
+versions of NumPy, transformers and xxhash. The layout of a shard is documented in the
+library's "Dataset format" page; all integers are little-endian::
 
     number of samples                   4 bytes
     offsets of all samples and the end  4 bytes each, from the beginning of the shard

@@ -152,7 +152,7 @@ def _module_sections(module: str, file: Path) -> Iterator[tuple[str, list[str]]]
         with warnings.catch_warnings():
             # Ignore warnings about code that we cannot change.
             warnings.simplefilter("ignore", SyntaxWarning)
-            # Before version 3.12, Python issues DeprecationWarning for it instead.
+            # Before version 3.12, Python issues a DeprecationWarning for such code.
             warnings.simplefilter("ignore", DeprecationWarning)
             tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError) as error:

@@ -149,8 +149,8 @@ def with_raw_offsets(backend: Any) -> Any:
     """Return a backend whose post-processor does not change offsets.
 
     If the backend's own post-processor already leaves offsets unchanged, the backend itself is
-    returned. The post-processors of byte-level BPE exclude the first character of a token that
-    begins with a space, even if the text has no such space.
+    returned. If a token begins with a space, the post-processors of byte-level BPE exclude its
+    first character from its offsets, even if the text has no such space.
     """
     state = json.loads(backend.to_str())
     if not _trims(state["post_processor"]):

@@ -168,7 +168,7 @@ def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     specials = special_tokens_of(vocabulary)
     assert specials is not None
-    # transformers rebuilds a BertTokenizer from nothing but its vocabulary and these settings.
+    # transformers uses only the vocabulary and these settings to rebuild a BertTokenizer.
     contiguous = [vocabulary[t] for t in tokens] == list(range(len(tokens)))
     is_bert = _is_bert(state, specials) and contiguous and "\n" not in "".join(tokens)
     config: dict[str, object] = dict(specials.named)

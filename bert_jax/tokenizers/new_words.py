@@ -55,7 +55,7 @@ def read_words(file: str | Path) -> list[str]:
 
 
 def with_words(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[Tokenizer, list[NewWord]]:
-    """Return a tokenizer that encodes each of these words as one token, and the words it added.
+    """Return a tokenizer that encodes each word as one token, and a list of the added words.
 
     The words take the ids of the vocabulary's [unusedN] entries, in ascending order, and then new
     ids after the largest one. Words that are already one token are left out. Adding a word also

@@ -195,7 +195,10 @@ class UnknownCounts:
         return self.share > REFUSED_SHARE and self.tokens >= _MIN_REFUSED_TOKENS
 
     def keep_finished_work(self) -> None:
-        """Do not count the next check as the first one: if it fails, finished work is lost."""
+        """Record that finished work would be lost if the next check failed.
+
+        That check then does not count as the first one.
+        """
         self.checks += 1
 
     def check(self) -> None:

@@ -45,12 +45,14 @@ class Family:
       first_keys: HF's keys for the id of the first token of a sequence.
       last_keys: HF's keys for the id of the last token of a sequence.
       activation: HF's key for the activation.
-      head_activation: HF's key for the activation in the heads, if it has one of its own.
+      head_activation: HF's key for the activation in the heads, if they have a separate key.
       classifier_dropout: HF's key for the dropout rate before a classifier.
-      tagger_dropout: HF's key for the dropout rate before a token classifier, if it differs.
-      choice_dropout: HF's key for the dropout rate before a classifier of choices, if it differs.
+      tagger_dropout: HF's key for the dropout rate before a token classifier, if it is not
+        `classifier_dropout`.
+      choice_dropout: HF's key for the dropout rate before a multiple-choice classifier, if it is
+        not `classifier_dropout`.
       constants: values of our config fields that config.json has no key for.
-      only: a dict from keys that have several possible values in HF's class to the only value that
+      only: a dict that maps keys for which HF's class allows several values to the only value that
         we support.
       blocks: a dict from names of our modules to (index, number of blocks). The parameters of such
         a module are one of several blocks of rows in an HF tensor.

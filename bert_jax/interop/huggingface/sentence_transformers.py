@@ -247,8 +247,8 @@ def write_sentence_model(settings: SentenceEmbedding, hidden_dim: int, target: P
     pooling: dict[str, Any] = {"word_embedding_dimension": hidden_dim, **flags}
     pooling["include_prompt"] = settings.include_prompt
     if settings.pooling != tuple(mode for flag, mode in _FLAGS.items() if flags[flag]):
-        # Flags cannot express the order. Versions before 6 reject this list, so they cannot
-        # silently concatenate the modes in the wrong order.
+        # Flags cannot express the order of the modes, but a list can. Versions before 6 reject the
+        # list, so they cannot silently concatenate the modes in the wrong order.
         pooling["pooling_mode"] = list(settings.pooling)
     parts = [("Pooling", pooling)]
     if settings.normalize:
