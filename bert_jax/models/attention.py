@@ -90,7 +90,7 @@ def visible_tokens(view: View, length: int) -> jax.Array | None:
 
 
 def masked_scores(scores: jax.Array, view: View) -> jax.Array:
-    """Replace the scores of tokens that do not attend to each other with the lowest number.
+    """Return the scores, with the lowest number for tokens that do not attend to each other.
 
     A padding position may be too far from its row's tokens to attend to any of them. All its scores
     are then equal, so it attends equally to all positions.
@@ -178,8 +178,8 @@ class SelfAttention(nnx.Module):
         dim = config.hidden_dim
 
         def projection() -> Dense:
-            # With these backends, the cotangents of queries, keys and values come from a kernel, so
-            # XLA cannot sum the bias gradient while it computes them.
+            # With these backends, a kernel computes the cotangents of queries, keys and values, so
+            # XLA cannot sum the bias gradient in the same pass.
             in_kernel = compute.attention in ("flash_tpu", "splash")
             axes = ("embed", "heads")
             return layer_dense(dim, dim, axes, config, compute, rngs, multiply_ones=in_kernel)

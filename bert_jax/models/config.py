@@ -290,9 +290,10 @@ TRAINING_KEYS = (
 
 
 def incompatible_fields(first: EncoderConfig, second: EncoderConfig) -> list[str]:
-    """Return a line for each difference that changes the outputs even if the parameters are equal.
+    """Return a line for each difference between two encoders that affects their outputs.
 
-    Dropout rates and the initializer are ignored because they matter only during training.
+    Such a difference changes the outputs even if the parameters are equal. Dropout rates and the
+    initializer are ignored because they matter only during training.
     """
     return [
         line

@@ -12,9 +12,9 @@ from bert_jax.models.options import NormKind, NormPlacement, PositionKind, Shari
 
 # JAX indexes arrays with 32-bit integers.
 MAX_DIM = 2**31 - 1
-# The maximum number of layers is twice the depth of the deepest published Transformer (Wang et al.
-# 2022, "DeepNet"). Both numbers are limited because layers and segments are traced one by one: just
-# naming the parameters takes 19 ms per layer (2026-11).
+# The numbers of layers and segments are limited because both are traced one by one: just naming the
+# parameters takes 19 ms per layer (2026-11). The maximum number of layers is twice the depth of the
+# deepest published Transformer (Wang et al. 2022, "DeepNet").
 MAX_LAYERS = 2_000
 MAX_SEGMENTS = 1_000
 # The base of the rotary angles in Su et al. 2021, section 3.2.2.

@@ -113,10 +113,10 @@ class Rows:
 
 
 def visited_blocks(start: Any, size: int, other: int, rows: Rows) -> tuple[Any, Any]:
-    """Return the range of blocks of `other` tokens that are within reach of the block at `start`.
+    """Return the range of blocks that are within reach of the block of `size` tokens at `start`.
 
-    The range is returned as its first block and the block after its last. `start` is an int or a
-    traced int32 scalar.
+    These blocks have `other` tokens each. The range is returned as its first block and the block
+    after its last. `start` is an int or a traced int32 scalar.
     """
     count = -(-rows.length // other)
     if rows.reach is None:

@@ -36,7 +36,8 @@ class SegmentRefs(NamedTuple):
     Attributes:
       query: int32 [length], the segment of each query.
       key: int32 [length], the segment of each key.
-      blocks: int32 [2], the first block of the other kind to visit, and the block after the last.
+      blocks: int32 [2], the first block to visit and the block after the last. A program for
+        queries visits blocks of keys, and a program for keys visits blocks of queries.
     """
 
     query: Any

@@ -200,7 +200,10 @@ def _tables(plan: Plan) -> list[Ref]:
 
 
 class _Specs:
-    """The blocks of the operands that each program (row, group of blocks of heads, tile) uses."""
+    """The part of each operand that a program uses.
+
+    There is one program for every row, group of blocks of heads, and tile.
+    """
 
     def __init__(self, plan: Plan):
         width = plan.group * plan.lanes

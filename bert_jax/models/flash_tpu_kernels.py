@@ -102,8 +102,8 @@ def backward_kernel(plan: Plan, *refs: Ref) -> None:
 
     The gradients for keys and values are sums over the programs of a row, which run in order. With
     w = p * keep / (1 - rate) and delta = sum(do * o), they are dv = w^T do and dk = ds^T q, where
-    ds = w * (do v^T) - p * delta. The gradient for queries is dq = ds k. The factor 1 / (1 - rate)
-    is applied to these sums, not to w.
+    ds = w * (do v^T) - p * delta. The gradient for queries is dq = ds k. The kernel computes w
+    without the factor 1 / (1 - rate), and multiplies the three gradients by this factor instead.
     """
     own, shared = split(plan, refs)
     query_ref, key_ref, value_ref, attended_ref, cotangent_ref, sums_ref = own[:6]

@@ -68,8 +68,8 @@ class Tile(NamedTuple):
     """Some keys and queries of a head.
 
     Attributes:
-      block: the number of the head's block in the program.
-      head: the number of the head in its block.
+      block: the index, among the program's blocks of heads, of the block that contains the head.
+      head: the index of the head in its block.
       keys: the positions of the keys.
       queries: the positions of the queries in the program.
     """
@@ -90,8 +90,9 @@ def interleave(
 ) -> None:
     """Pass each tile through all stages, so that different stages work on different tiles.
 
-    The compiler keeps instructions close to their place in the program. If a tile passed through
-    all stages at once, the matrix units and the vector units would therefore take turns.
+    The compiler keeps instructions close to their place in the program. If each tile passed through
+    all stages before the next tile started, the matrix units and the vector units would therefore
+    take turns.
 
     Args:
       tiles: the tiles in the order in which the first stage processes them.
@@ -190,7 +191,10 @@ class Shared:
 
 
 def split(plan: Plan, refs: Sequence[Ref]) -> tuple[Sequence[Ref], Shared]:
-    """Split off the references that `Shared` needs: first operands and last scratch buffers."""
+    """Split off the references that `Shared` needs.
+
+    These are the first operands (hash states and segment ids) and the last scratch buffers.
+    """
     names = ["states"] * bool(plan.rate) + ["query_ids", "key_ids"] * plan.masked
     tables = ["counters"] * bool(plan.rate) + ["bias"] * plan.masked
     end = len(refs) - len(tables)

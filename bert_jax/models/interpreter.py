@@ -11,7 +11,7 @@ _INTERPRETED: ContextVar[bool] = ContextVar("interpreted", default=False)
 
 @contextlib.contextmanager
 def interpreted() -> Iterator[None]:
-    """Run kernels that are traced inside the `with` block in Pallas's interpreter, on any device.
+    """Use Pallas's interpreter, on any device, for all kernels traced inside the `with` block.
 
     The interpreter is slow and meant only for tests.
     """

@@ -87,7 +87,10 @@ class _Dropout:
         self.states = [triton.load(states.at[row, i], mask=valid, other=0) for i in (0, 1)]
 
     def __call__(self, x: jax.Array, part: Any, dtype: jnp.dtype) -> jax.Array:
-        """Apply dropout to `x`, float32 numbers that `dtype` can represent, as `dropout` does."""
+        """Apply dropout to `x` in the same way as `dropout` does to an array of `dtype`.
+
+        `x` contains float32 numbers that `dtype` can represent.
+        """
         if self.states is None:
             return x
         column = jax.lax.broadcasted_iota(jnp.uint32, x.shape, 1) + jnp.uint32(part.start)

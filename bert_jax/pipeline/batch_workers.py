@@ -129,8 +129,8 @@ class ProcessWorker:
             daemon=True,
         )
         self._receiver.start()
-        # Close the worker before multiprocessing's exit handler runs: that handler would send it a
-        # SIGTERM, which it ignores, and then wait for it to end.
+        # Close the worker before multiprocessing's exit handler runs. That handler would send the
+        # process a SIGTERM, which the process ignores, and then wait for the process to end.
         atexit.register(self.close)
 
     def request(self, step: int) -> None:

@@ -179,7 +179,7 @@ class Loader:
         prefetch: int = 2,
         while_waiting: Callable[[], None] = lambda: None,
     ):
-        """Start preparing batches; it takes no longer to start at a late step.
+        """Start preparing batches; starting at a late step takes no longer than at step 0.
 
         Args:
           source: the batches.

@@ -188,7 +188,7 @@ def choose_spans(
 
 
 def _free_words_from(free: NDArray[np.bool_], follows: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the number of adjacent free words that start at each word, [B, W]."""
+    """Return the length of the run of adjacent free words that starts at each word, [B, W]."""
     width = free.shape[1]
     columns = np.arange(width)
     stop = np.where(free & follows, width, columns)

@@ -139,7 +139,7 @@ class MaskingConfig:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The values that determine the masks, together with the number of steps."""
+        """The values that, together with the number of steps, determine the masks."""
         values = dict(vars(self))
         if not self.later_rates:  # checkpoints of earlier versions do not contain this key
             del values["later_rates"]
@@ -151,7 +151,7 @@ class MaskingConfig:
 
     @property
     def is_span(self) -> bool:
-        """Whether each span is replaced as a unit, and the last span is truncated."""
+        """Whether spans are replaced as units, with the last span truncated to fit the budget."""
         match self.unit:
             case "span":
                 return True

@@ -139,8 +139,7 @@ def _nearest_partner(
 
     Candidates are sorted by (group, length, hash), so the candidates with the closest lengths are
     next to the place where the fragment itself would be inserted. If a neighbor of this place is
-    from the fragment's own document, all adjacent candidates from that document are skipped in one
-    step.
+    from the fragment's own document, the whole run of candidates from that document is skipped.
     """
     if not len(fragment):
         return fragment, fragment
@@ -206,7 +205,7 @@ def equal_tokens(
     length: NDArray[np.int64],
     requested: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Return whether the ranges in each requested pair have equal tokens; False for other pairs.
+    """Return, for each pair of ranges, whether it is `requested` and both have the same tokens.
 
     The Python loop is short, since it covers only the few pairs with the same first token.
     """
@@ -284,9 +283,10 @@ def _nearest_splits(
     begin: NDArray[np.int64],
     end: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the fragments that can be split, and the sentence start nearest to a random position.
+    """Return the fragments that can be split, and the sentence start at which each is split.
 
-    Both the starts and the positions are strictly between `begin` and `end`.
+    This is the sentence start nearest to a random position. Both the starts and the positions are
+    strictly between `begin` and `end`.
     """
     # Combine fragment and start into one key for each sentence start. The keys are already sorted.
     owner = np.repeat(np.arange(len(pool.starts_length)), pool.starts_length)

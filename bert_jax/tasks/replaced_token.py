@@ -106,8 +106,8 @@ class ReplacedToken:
     ) -> Metrics:
         """Return the metrics in `REPLACED_TOKEN_METRICS`, with losses in nats, and `tokens`.
 
-        Precision is the fraction of the tokens classified as replaced that were replaced. Recall is
-        the fraction of the replaced tokens that were classified as replaced.
+        Precision is the fraction of correct predictions among the tokens classified as replaced.
+        Recall is the fraction of the replaced tokens that were classified as replaced.
         """
         if dropout_key is None:
             keys = None, noise_key(batch), None
