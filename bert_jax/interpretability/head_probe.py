@@ -275,7 +275,7 @@ _MARKERS = ("'s", "\u2019s", "'", "\u2019")
 
 
 def _predictors(sentence: ParsedSentence) -> NDArray[np.int64]:
-    """Return the index of the word whose attention predicts each word's head.
+    """Return, for each word, the index of the word whose attention predicts its syntactic head.
 
     This is usually the word itself. For a possessor such as "dog" in "dog 's tail", it is the
     marker "'s", whose attention predicts the possessor's head, as in Clark et al.

@@ -1,9 +1,9 @@
 """Measure how important each attention head is to a task, and prune heads one by one.
 
-A head is pruned by setting the rows of the output projection that multiply its output to zero, so a
-pruned model differs only in the values of its parameters. The importance of a head is the expected
-absolute gradient of the loss with respect to a factor that multiplies the head's output (Michel et
-al. 2019, "Are Sixteen Heads Really Better than One?", equation 2).
+To prune a head, the rows of the output projection by which the head's output is multiplied are set
+to zero, so a pruned model differs only in the values of its parameters. The importance of a head is
+the expected absolute gradient of the loss with respect to a factor that multiplies the head's
+output (Michel et al. 2019, "Are Sixteen Heads Really Better than One?", equation 2).
 """
 
 from __future__ import annotations

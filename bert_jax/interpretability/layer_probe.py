@@ -1,11 +1,11 @@
 """Train linear probes on every layer, and compare them with controls.
 
 A probe is a linear classifier that predicts a property of a word, such as its part of speech, from
-the word's vector. The accuracy of a probe by itself is not conclusive, because even wide random
-vectors identify many words. Two controls show how much of the accuracy comes from the model's
-training and how much from the probe. They are the same model with random weights, and labels that
-are shuffled among word types (Hewitt and Liang 2019, "Designing and Interpreting Probes with
-Control Tasks").
+the word's vector. The accuracy of a probe by itself is not conclusive, because even random vectors
+identify many words if they are wide. Two controls show how much of the accuracy comes from the
+model's training and how much from the probe. They are the same model with random weights, and
+labels that are shuffled among word types (Hewitt and Liang 2019, "Designing and Interpreting Probes
+with Control Tasks").
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def probe_layers(
       test: the sentences to score the probes on.
       target: "tags" for the part of speech, or "relations" for the relation to the syntactic head.
       max_sentences: the maximum number of sentences to use, from the beginning of each treebank.
-      num_seeds: the number of probes for every layer and condition, which differ in the order of
-        their batches, in the random weights and in the shuffled labels.
+      num_seeds: the number of probes for every layer and condition. These probes differ in the
+        order of their batches, in the random weights and in the shuffled labels.
       step: the step of the checkpoint; if None, the best one of a fine-tuning run, or the newest
         one of any other model.
       on_progress: called with a description of each part before it starts.

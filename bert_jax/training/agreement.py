@@ -72,7 +72,7 @@ class ProcessMessages:
     Collective operations can be used only by one thread, and only by all processes together. The
     messages are kept by JAX's coordination service, which runs in the first process.
 
-    Every process must create the object for the same run at the same time.
+    Every process must create these objects for the same runs in the same order.
     """
 
     def __init__(self) -> None:

@@ -84,7 +84,7 @@ def average_of(state: TrainState) -> Parameters | None:
 
 
 def with_new_average(state: TrainState) -> TrainState:
-    """Return the state with its average, if it has one, reset to copies of its parameters."""
+    """Return the state; if it has an average, this is reset to copies of the parameters."""
     opt_state = unguarded(state.opt_state)
     if not isinstance(opt_state, AveragedState):
         return state

@@ -38,7 +38,7 @@ class BatchWaits:
         self._watch: _Watch | None = None
 
     def new_program(self) -> None:
-        """Count the time until the next step is dispatched as compilation."""
+        """Count as compilation the time from now until the next step is dispatched."""
         self._compiles = True
 
     def begin(self, running: Metrics | None) -> None:
@@ -109,7 +109,7 @@ class _Watch:
         threading.Thread(target=self._record, daemon=True).start()
 
     def start(self, array: jax.Array) -> None:
-        """Wait for an array in the thread."""
+        """Make the thread wait for an array."""
         self._started += 1
         self._arrays.put(array)
 

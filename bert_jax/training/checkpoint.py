@@ -90,7 +90,7 @@ class Checkpointer:
     ):
         self._mirror = mirror
         self._divided = mirror is not None and mirror.divided
-        # Whether this process has its own directory, or is the first process of a shared one.
+        # Whether this process has its own directory, or is the first of those that share one.
         self._writes_directory = self._divided or jax.process_index() == 0
         self._identity = json.loads(json.dumps(identity))
         self._best_metric = config.best_metric if config.keep_best else None
@@ -316,8 +316,8 @@ class Checkpointer:
     def step_to_roll_back_to(self, targets: RollbackTargets, last: int) -> int | None:
         """Return the step of the newest checkpoint to which the run may roll back.
 
-        If there is none, return the step of the oldest permitted checkpoint, provided that it is
-        not after `last`; otherwise, return None. Checkpoints that were saved because of an
+        If there is none, return the step of the oldest permitted checkpoint that is not after
+        `last`, or None if there is none of these either. Checkpoints that were saved because of an
         interruption are not considered. All processes must call this together.
         """
         steps = [step for step in steps_in(self._directory) if not self._is_interim(step)]

@@ -22,7 +22,7 @@ CHECKSUMS_NAME = "checksums.json"
 # If a checkpoint's metadata has this key, the checkpoint is incomplete without its CHECKSUMS_NAME
 # file. Checkpoints saved by earlier versions have neither the key nor the file.
 CHECKSUMS_MARK = "checksums"
-# If a checkpoint's metadata has this key, an uninterrupted run would not have saved it.
+# If a checkpoint's metadata has this key, an uninterrupted run would not have saved the checkpoint.
 INTERIM_MARK = "interim"
 PARAMETERS = "params"
 AVERAGE = "average"
@@ -158,7 +158,7 @@ def verify(
 
 
 def fetch(directory: Path, step: int, parts: tuple[str, ...] = ()) -> None:
-    """Copy those files of a checkpoint that are still in a bucket to disk.
+    """Copy to disk those files of a checkpoint that are still in a bucket.
 
     Files that were removed from the bucket are left out, and `verify` reports them later.
 

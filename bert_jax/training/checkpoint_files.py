@@ -283,7 +283,7 @@ class Recovery:
 
 
 def recover(directory: Path, identity: Mapping[str, Any], from_step: int | None = None) -> Recovery:
-    """Choose the checkpoint that a run resumes from, and set aside all that it must not use.
+    """Choose the checkpoint that a run resumes from, and set aside those that it must not use.
 
     Damaged checkpoints are moved to `ASIDE_NAME` next to `directory`, and so are all checkpoints
     after `from_step` if it is given. Nothing is deleted. The caller must already have locked the

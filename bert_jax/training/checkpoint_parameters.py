@@ -106,7 +106,7 @@ def load_parameters(
 def save_parameters(
     directory: Path, params: Mapping[str, np.ndarray], identity: Mapping[str, Any], step: int = 0
 ) -> None:
-    """Save parameters without optimizer state as a checkpoint, and flush it to disk.
+    """Save parameters as a checkpoint without optimizer state, and flush it to disk.
 
     Args:
       directory: the directory that holds the checkpoints.
@@ -152,9 +152,9 @@ def context_for(*, divided: bool) -> Any:
 
 
 def _without_comparison(store: Any) -> Any:
-    """Return a copy of Orbax's store of array metadata that never returns all processes' metadata.
+    """Return a copy of Orbax's store of array metadata that reads only one process's metadata.
 
-    Orbax reads it only to compare it between processes.
+    Orbax reads the metadata of all processes only to compare it; the copy returns None instead.
     """
     store = copy.copy(store)
     read = store.read

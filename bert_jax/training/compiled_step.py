@@ -18,8 +18,8 @@ class CompiledStep:
         if the compiler does not count them.
       bytes_accessed: the bytes read and written per step, counted in the same way.
       text: the partitioned program as HLO.
-      pallas: maps the name of each Pallas kernel with a known cost to the FLOPs and the bytes of
-        one call. The bytes are 0 if only the FLOPs are known.
+      pallas: the FLOPs and the bytes of one call of each Pallas kernel whose cost is known, keyed
+        by the kernel's name. The bytes are 0 if only the FLOPs are known.
       cached: whether an earlier call compiled the step (see `compiled_cache`).
     """
 

@@ -92,7 +92,7 @@ def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, 
 
 
 def _downstream_entries(work_dir: Path) -> list[dict[str, Any]]:
-    """Return the main score of each fine-tuned checkpoint, in the form of an evaluation."""
+    """Return the main score of each fine-tuned checkpoint as a log entry of an evaluation."""
     try:
         scores = read_downstream_scores(work_dir)
     except ValueError as error:

@@ -1,7 +1,8 @@
-"""Skip training steps whose loss or gradient norm is an outlier, inside the compiled step.
+"""Skip training steps whose loss or gradient norm is an outlier.
 
-The decision is made on the devices, from values that are replicated on all of them. The loop can
-therefore still dispatch a step without waiting for the previous one, and all processes agree.
+The compiled step itself decides this on the devices, from values that are replicated on all of
+them. The loop can therefore still dispatch a step without waiting for the previous one, and all
+processes agree.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ class Guard(NamedTuple):
     Attributes:
       losses: float32 [window], the losses of the last steps that were not skipped.
       norms: float32 [window], their gradient norms.
-      steps: the number of steps in the window so far, an int32 scalar that keeps growing when the
-        window is full.
+      steps: the number of steps that have been added to the window so far, an int32 scalar that
+        keeps growing when the window is full.
       outliers: the number of consecutive outliers so far, including values that are not finite.
       halted: whether the run has diverged, so that no more updates are applied.
       rollbacks: the number of rollbacks so far.

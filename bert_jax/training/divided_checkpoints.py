@@ -55,7 +55,7 @@ def combine(checkpoints: Sequence[Path], output: Path) -> list[str]:
 
     Args:
       checkpoints: for each process, a directory with the files that `index_of` returns. The first
-        process's directory has all of its files.
+        of these directories has all files that the first process saved.
       output: the directory to write to, which must not exist.
 
     Returns:

@@ -234,7 +234,7 @@ Evaluate = Callable[[Parameters, Callable[[], None]], Mapping[str, float]]
 
 
 def both(first: Evaluate, second: Evaluate) -> Evaluate:
-    """Return an evaluation with the metrics of two evaluations, whose names must differ."""
+    """Return an evaluation with the metrics of two others; no metric may be in both of them."""
 
     def evaluate(params: Parameters, after_batch: Callable[[], None]) -> dict[str, float]:
         metrics, others = first(params, after_batch), second(params, after_batch)

@@ -78,7 +78,7 @@ class Heartbeat:
 
     @contextmanager
     def beating(self) -> Iterator[None]:
-        """Write the file until the block ends, and then its final state."""
+        """Keep the file up to date until the block ends, and then write the run's final state."""
         self.beat()
         thread = threading.Thread(target=self._beat_regularly, name="heartbeat", daemon=True)
         thread.start()

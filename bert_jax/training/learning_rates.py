@@ -20,8 +20,8 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     The steps of the decay are counted from the end of the warm-up.
 
     Raises:
-      ValueError: the warm-up and the decay are longer than the run, or the run has more than
-        `MAX_STEPS` steps.
+      ValueError: the warm-up and the decay together are longer than the run, or the run has more
+        than `MAX_STEPS` steps.
     """
     if total_steps > MAX_STEPS:
         raise ValueError(

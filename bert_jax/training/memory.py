@@ -1,4 +1,4 @@
-"""Estimate how much memory a run needs before tracing it, and reject runs that do not fit."""
+"""Before a run is traced, estimate how much memory it needs, and reject it if it does not fit."""
 
 from __future__ import annotations
 
@@ -94,7 +94,10 @@ def batch_part(
 
 
 def check_traceable(parts: list[Part], mesh: Mesh) -> None:
-    """Raise ValueError if the sizes would overflow the compiler's counters on any hardware."""
+    """Raise ValueError if the sizes would overflow the compiler's counters.
+
+    This does not depend on the hardware.
+    """
     total = mesh.size * sum(part.bytes for part in parts)
     if total > MAX_TRACEABLE_BYTES:
         raise ValueError(

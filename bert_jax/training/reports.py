@@ -10,7 +10,7 @@ from typing import Literal
 # The prefixes of metrics that are measured on texts and on minimal pairs.
 TEXT_PREFIX, PAIRS_PREFIX = "text_", "pairs_"
 PAIRS_ACCURACY = f"{PAIRS_PREFIX}accuracy"
-AVERAGE_PREFIX = "average_"  # begins the names of the metrics of the averaged parameters
+AVERAGE_PREFIX = "average_"  # for metrics of the averaged parameters
 
 # The metrics shown in a progress line, in order, with their short names.
 _PROGRESS_METRICS = {

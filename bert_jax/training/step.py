@@ -70,10 +70,11 @@ def make_train_step(
 ) -> jax.stages.Wrapped:
     """Build the train step, which is compiled on its first call.
 
-    It maps (state, batch, inputs) to the next state and the batch's metrics. These are the task's
-    own metrics, `loss`, `gradient_norm` (before clipping) and, if the optimizer is `guarded`, those
-    in `VERDICT_METRICS`. Dropout is a function of (seed, step, micro-batch), so a resumed run draws
-    the same masks as an uninterrupted one. The state's buffers are donated.
+    It maps (state, batch, inputs) to the next state and the batch's metrics. In addition to the
+    task's own metrics, these include `loss`, `gradient_norm` (before clipping) and, if the
+    optimizer is `guarded`, those in `VERDICT_METRICS`. Dropout is a function of (seed, step,
+    micro-batch), so a resumed run draws the same masks as an uninterrupted one. The state's buffers
+    are donated.
 
     Args:
       task: the model and the loss.
