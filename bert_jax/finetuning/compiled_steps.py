@@ -92,7 +92,7 @@ def make_steps(
       accumulation_steps: the number of parts that each batch is split into.
       task: the model and its loss.
       mesh: the device mesh.
-      others: existing steps, to be reused if their settings are the same.
+      others: existing steps; any that have the same settings as this run are reused.
       divergence: which train steps to skip.
 
     Raises:

@@ -100,8 +100,8 @@ class GlueConfig(TaskConfig):
     def with_file(self, path: str, split: Split) -> GlueConfig:
         """Return the task with another directory, "tfds:glue/..." name or validation file.
 
-        Training and test sets cannot be single files, since submissions are named after the files
-        in the directory.
+        Only the validation set can be a single file. A test set cannot, since submissions are named
+        after the files in the directory.
 
         Raises:
           ValueError: the split needs a directory, but the path is not one.

@@ -70,11 +70,11 @@ def check_positions(max_length: int, model: ModelConfig, work_dir: Path) -> None
 def score_order(
     model: ModelConfig, head: HeadConfig, names: Sequence[str], work_dir: Path
 ) -> tuple[int, ...] | None:
-    """Return the index of the model's score for each task label, or None if the order is the same.
+    """Return the index of the model's score for each task label, or None to keep the model's order.
 
-    Labels are matched by name, ignoring case only if necessary, since label order varies among
-    published models. Labels without names (LABEL_0, ...) are assumed to be in the task's order; see
-    `unnamed`.
+    Labels are matched by name, since their order varies among published models. Case is ignored
+    only if the labels do not match otherwise. Labels without names (LABEL_0, ...) are assumed to be
+    in the task's order; see `unnamed`.
 
     Args:
       model: the encoder and its head.

@@ -100,8 +100,8 @@ class FinetuneRun:
         Args:
           config: the run's config.
           mesh: the device mesh.
-          others: other open runs. Their model, data and compiled steps are reused if they are the
-            same.
+          others: other open runs. Their model, data and compiled steps are reused if this run needs
+            the same ones.
           source: the model to start from; None for the one in the config's `init_from`.
           place: the opened work directory; None to open the config's `work_dir` on a local disk.
 
@@ -283,7 +283,7 @@ class FinetuneRun:
         return Comparison(self.best_metric, self.best_metric.endswith(LOSS))
 
     def identity(self) -> dict[str, object]:
-        """Return the values that a checkpoint must have in common with this run to resume it."""
+        """Return the values that a checkpoint must match for this run to resume from it."""
         assert self.data.train is not None
         return {
             "model": {**dataclasses.asdict(self.model), "encoder": self.model.encoder.identity},

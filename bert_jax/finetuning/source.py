@@ -104,8 +104,8 @@ def open_source(init_from: str, work_dir: Path, mesh: Mesh, *, from_scratch: boo
     saved = saved_run(work_dir / CHECKPOINTS_NAME)
     if gone and saved is not None and (work_dir / MODEL_NAME).is_file():
         _check_path(directory, work_dir, saved[1].get("init_from"))
-        # The run's directory contains the sizes and tokenizer of the source, but the run's own
-        # parameters.
+        # The sizes and the tokenizer in the run's directory are the source's, but the parameters
+        # are the run's own.
         model, _ = read_model(work_dir)
         tokenizer = read_tokenizer(work_dir, model.encoder)
         return Source(init_from, from_scratch, work_dir, model, tokenizer, None, mesh)
@@ -195,8 +195,9 @@ def state_from_source(
 ) -> tuple[TrainState, str]:
     """Return `state` with the source's parameters, and a description of their origin.
 
-    The source's classifier is kept only if its task and labels are the same. A prediction head
-    (see `EncoderConfig.classifier_transform`) starts with the parameters of the masked-LM head.
+    The source's classifier is kept only if its task and labels are the same as those of `model`. A
+    prediction head (see `EncoderConfig.classifier_transform`) starts with the parameters of the
+    masked-LM head.
     """
     params = source.parameters()
     heads = [(each.head, each.labels, each.problem) for each in (model, source.model)]

@@ -123,8 +123,8 @@ def claim(output: Path, current: Mapping[str, Any], keep: Keep) -> None:
 
     Args:
       output: the sweep's directory.
-      current: the identity of the sweep or, if it has variants, a dict with the `VARIED` keys and
-        the identities of its `VARIANTS`, keyed by name.
+      current: the identity of the sweep or, if it has variants, a dict with two entries: `VARIED`
+        lists the varied config keys, and `VARIANTS` maps each variant's name to its identity.
       keep: which runs keep their parameters.
 
     Raises:
@@ -158,7 +158,7 @@ def _content(identity: Mapping[str, Any], keep: Keep) -> str:
 
 
 def _all_differences(stored: dict[str, Any], current: dict[str, Any], file: Path) -> list[str]:
-    """Return one line for each way in which two sweeps differ, except for the values they vary."""
+    """Return a line for each difference between two sweeps, ignoring the values that they vary."""
     varied = [each.get(VARIED, []) for each in (stored, current)]
     if varied[0] != varied[1]:
         return differences({"varied keys": varied[0]}, {"varied keys": varied[1]})

@@ -121,7 +121,7 @@ def open_sweep(output: str | os.PathLike[str]) -> Iterator[SweepPlace]:
 
     A sweep in a bucket is copied to its staging directory first, except for parameters. When the
     block ends, the lease is released, and the staging directory is removed if the sweep is
-    finished. Messages in the block name the URL.
+    finished. If the block raises a ValueError, its message gives the URL, not the local path.
 
     Raises:
       ValueError: the directory contains something else, or another process is writing the sweep.

@@ -68,7 +68,7 @@ def sweep_figure(results: SweepResults) -> Figure:
     for axis, each in zip(panels, epochs, strict=True):
         _draw_panel(axis, each, results, lines)
     low, high = panels[0].get_ylim()
-    # Widen the axis if all scores are equal. Otherwise, it would magnify their rounding errors.
+    # If all scores are equal, widen the axis, since a narrow one would magnify rounding errors.
     if high - low < _ROUNDING:
         panels[0].set_ylim((low + high) / 2 - 0.01, (low + high) / 2 + 0.01)
     # The panels use the same colors, so they share one legend.
@@ -84,7 +84,7 @@ def sweep_figure(results: SweepResults) -> Figure:
 
 
 def _lines(results: SweepResults) -> list[_Line]:
-    """Return the lines: a color for each variant, or for each batch size if there is only one."""
+    """Return the lines, with one color per variant or, for a single variant, per batch size."""
     variants = list(dict.fromkeys(run.hyperparameters.variant for run in results.runs))
     sizes = sorted({run.hyperparameters.batch_size for run in results.runs})
     pairs = [(variant, size) for variant in variants for size in sizes]

@@ -313,5 +313,5 @@ def _with_variant(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(values: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    """Return a dictionary with one key renamed, in the same order."""
+    """Return a dictionary with one key renamed, keeping the order of the keys."""
     return {new if key == old else key: value for key, value in values.items()}

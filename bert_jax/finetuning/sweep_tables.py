@@ -53,7 +53,7 @@ def comparison(results: SweepResults) -> list[list[str]]:
 
 
 def _train_time(combination: Combination, results: SweepResults) -> str:
-    """Return the duration of the fastest run with this combination, at any learning rate.
+    """Return the duration of the fastest run with this combination, whatever its learning rate.
 
     The fastest run is used because the first one also compiles the programs. Runs that diverged or
     stopped earlier than the longest run are skipped.

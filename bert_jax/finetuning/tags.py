@@ -146,9 +146,8 @@ class TagsConfig(FilesTaskConfig):
         """Read and tokenize the files; see `TaskConfig.open`.
 
         The labels are taken from `labels` if it is not empty, otherwise from the config, and if
-        that lists none, from the tags in the training file. An evaluation file may contain other
-        tags, which count as errors. If the config lists the labels of a new model, other tags are
-        rejected.
+        that lists none, from the tags in the training file. Other tags in an evaluation file count
+        as errors, unless the labels come from the config: in that case, the file is rejected.
         """
         files = self.files
         if labels:
@@ -217,7 +216,7 @@ def _check_scheme(sentences: TagSentences, scheme: Scheme) -> None:
     assert sentences.tags is not None
     marked: set[str] = set()
     for tags, places in zip(sentences.tags, sentences.locations, strict=True):
-        # Do not compute the locations of valid tags, which takes time.
+        # Skip tags that are known to be valid, since computing locations takes time.
         if marked.issuperset(tags):
             continue
         for tag, place in zip(tags, places, strict=True):

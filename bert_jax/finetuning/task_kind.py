@@ -185,7 +185,7 @@ class FilesTaskConfig(TaskConfig):
 
 
 def form_keys(section: str) -> Mapping[str, str]:
-    """Return a dict from the short table-format keys in error messages to the full config keys."""
+    """Return a dict that maps short table-format keys in error messages to full config keys."""
     names = [field.name for field in fields(TableFormat)]
     return {f"form.{name}": f"{section}.files.form.{name}" for name in names}
 

@@ -295,7 +295,7 @@ def _begin(
 
 def _write_provenance(run: FinetuneRun, start: int, concluded: bool, report: OnReport) -> None:
     if not concluded:
-        # Write this even if the run has already ended, since a later checkpoint may be better.
+        # Mark no checkpoint as the best, even if training has ended: a later one may be better.
         run.write_model(None)
     changes = keep_config(run.resolved, run.work_dir, start, finished=concluded)
     for line in changes:

@@ -44,8 +44,8 @@ class Variant:
         """The variant's name in file names, unique among all variants with the same keys."""
         full = ",".join(f"{key}={text}" for key, text in self.texts.items())
         name = re.sub(r"[^\w.,=+-]", "-", full, flags=re.ASCII)[:_MAX_NAME]
-        # Two variants have the same text if a value contains the start of a later setting, or if it
-        # looks like a value of another type.
+        # Two variants can have the same text: a value may contain the start of a later setting, or
+        # a string may look like a value of another type.
         ambiguous = any(full.count(f",{key}=") > 1 for key, _ in self.settings[1:])
         ambiguous |= any(value in _NOT_TEXT for _, value in self.settings if isinstance(value, str))
         if name == full and not ambiguous:

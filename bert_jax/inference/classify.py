@@ -222,7 +222,8 @@ class Choose(Predictor):
             inputs = truncate_texts(self.tokenizer, pairs, self.max_length)
         except UnusableText as error:
             places = np.searchsorted(ends, list(error.reasons), side="right").tolist()
-            # Reverse the order to keep the reason for each context's first unusable choice.
+            # The dict keeps the last reason for each context. Reverse the order, so that this is
+            # the reason for the first unusable choice.
             reasons = reversed(list(zip(places, error.reasons.values(), strict=True)))
             raise UnusableText(dict(reasons), len(contexts)) from None
         scores = np.array([row["score"] for row in self._run(_score, inputs.features)], np.float64)

@@ -47,7 +47,7 @@ class InputLine:
 class UnusableLine(ValueError):
     """An error for a line that cannot be used; the message gives its location and the reason."""
 
-    # This object does not keep the line.
+    # This is 0 because the error does not keep the line in memory.
     num_bytes = 0
 
     def __init__(self, place: str, reason: str, *, has_id: bool = False, id: Any = None):

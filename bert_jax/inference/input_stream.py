@@ -42,7 +42,7 @@ class _LineQueue(Queue[_Read]):
 
     def __init__(self, max_lines: int):
         super().__init__(MAX_BYTES)
-        # A shorter line counts as this number of bytes.
+        # Every item counts as at least this number of bytes.
         self._min_size = -(-MAX_BYTES // max_lines)
 
     def _init(self, maxsize: int) -> None:
@@ -141,8 +141,8 @@ def chunks(
     """Yield `lines` in parts that double in size, from `first` up to `largest` lines.
 
     The first part is small so that the first results are available early. A part ends early at a
-    None. It also ends early if the next line would increase its size, as measured by `num_bytes`,
-    to more than `MAX_BYTES`.
+    None. It also ends early if, with the next line, the part would exceed `MAX_BYTES` bytes, as
+    counted by `num_bytes`.
     """
     part: list[Line] = []
     size, held = first, 0

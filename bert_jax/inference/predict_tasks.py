@@ -70,7 +70,7 @@ class TaggedDocument:
 
 
 def _tag(model: Tag, values: list[Any]) -> list[Any]:
-    """Tag all texts that are not documents in a single call, and each document separately."""
+    """Tag each document separately, and all texts that are not documents in a single call."""
     texts = [index for index, value in enumerate(values) if not isinstance(value, Document)]
     documents = {i: value for i, value in enumerate(values) if isinstance(value, Document)}
     # Check all documents before tagging any text.

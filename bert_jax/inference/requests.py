@@ -27,7 +27,7 @@ def answers(
     *,
     report: bool,
 ) -> Iterator[tuple[InputLine | UnusableLine, Any]]:
-    """Yield each line with its result, in order; an unusable line has an `UnusableLine`.
+    """Yield each line with its result, in order; an unusable line's result is an `UnusableLine`.
 
     Raises:
       UnusableLine: a text cannot be used, and `report` is false.

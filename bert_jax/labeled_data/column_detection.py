@@ -169,7 +169,7 @@ class _Table:
         return (singles[0].name if singles else self._longest(free)), given_second
 
     def fits(self, label: str, model_labels: Sequence[str]) -> bool:
-        """Return whether a model predicts numbers, or has every label in a column."""
+        """Return whether a model either predicts numbers or knows all labels in a column."""
         values = self._profile(label).values
         return (
             not model_labels
@@ -246,7 +246,10 @@ class _Table:
         return texts[0].name
 
     def _may_be_label(self, profile: ColumnProfile) -> bool:
-        """Return whether the values are numbers, classes or given labels, as the config expects."""
+        """Return whether a column could be the label column.
+
+        Depending on the config, its values must be numbers, look like classes, or be listed labels.
+        """
         if not self._files.labels:
             return profile.numbers and profile.rows > 0
         if self._files.needs_label_detection or profile.nested or profile.values is None:

@@ -265,7 +265,8 @@ def _check_spelling(values: Iterable[str], path: str, where: str) -> None:
 def _is_placeholder(cell: str, values: Collection[str]) -> bool:
     if cell.strip().casefold() in _PLACEHOLDERS:
         return True
-    # In many datasets with labels 0, 1, 2, ..., -1 means "no label". If the other labels are only 0
-    # and 1 or include negative numbers, -1 may be a polarity or a point on a scale.
+    # In many datasets whose labels are 0, 1, 2 and so on, a label of -1 means "no label". If the
+    # other labels are only 0 and 1 or include negative numbers, -1 may be a polarity or a point on
+    # a scale.
     negative = any(value != cell and value.startswith("-") for value in values)
     return cell == "-1" and {"0", "1", "2"} <= set(values) and not negative

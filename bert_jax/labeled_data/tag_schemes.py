@@ -17,7 +17,8 @@ class _Letters(NamedTuple):
     inside: str
     last: str
     single: str
-    # The prefixes that occur in no other scheme (for BIOES, neither in IOB1 nor in IOB2).
+    # The prefixes that identify the scheme. No other scheme has them, except that BMES has those of
+    # BIOES.
     distinctive: str
 
 
@@ -214,7 +215,7 @@ def _check_closed(sentences: _Marks, scheme: ClosedScheme, first: Mapping[str, _
         if prefix not in {"B", letters.inside, letters.last, letters.single}:
             raise _mixed(sentences, scheme, first, mark, f"{prefix}- is not a prefix of {scheme}")
     for sentence in sentences:
-        # A B- or inside mark, if the next word must continue its entity.
+        # The previous mark if it is a B- or inside mark, whose entity the next word must continue.
         unfinished: _Mark | None = None
         for mark in sentence:
             continues = mark.prefix in (letters.inside, letters.last)
