@@ -81,7 +81,7 @@ def choose_sections(cls: type, path: str = "") -> list[Section]:
 
 
 def _named(by_path: Mapping[str, Section], path: str) -> Section | None:
-    """Return the section for a dotted key, in which the name of an entry may replace NAME."""
+    """Return the section at `path`; `phases` and `phases.phase1` stand for `phases.NAME`."""
     parent = path.rpartition(".")[0]
     for candidate in (path, f"{path}.NAME", f"{parent}.NAME"):
         if candidate in by_path:

@@ -118,7 +118,10 @@ def without_absent_sections(cls: type, values: Mapping[str, Any]) -> dict[str, A
 
 
 def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments for `cls`, with the section that is set under its field's name."""
+    """Return the arguments for `cls`, in which a field's name replaces the keys of its sections.
+
+    The field gets the only section that is not None.
+    """
     for field in dataclasses.fields(cls):
         if _SECTIONS not in field.metadata:
             continue

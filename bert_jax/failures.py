@@ -120,7 +120,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_shortage(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):  # The memory errors of numpy and pyarrow are subclasses.
+    if isinstance(error, MemoryError):  # This includes the memory errors of numpy and pyarrow.
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM

@@ -29,8 +29,8 @@ def option(default: Any, help: str, *, metavar: str = "N", any_text: bool = Fals
       help: the option's help text, to which the default is appended unless it is None, False or
         empty.
       metavar: the name of the value in the help text.
-      any_text: whether the value may begin with `scheme://`. Other values are rejected if they do,
-        because they may be paths; see `free_text`.
+      any_text: whether the value may begin with `scheme://`. If False, such a value is rejected,
+        because it may be a path; see `free_text`.
     """
     metadata = {_HELP: help, _METAVAR: metavar, _ANY_TEXT: any_text}
     return dataclasses.field(default=default, metadata=metadata)

@@ -86,7 +86,7 @@ def permuted(positions: NDArray[np.int64], size: int, key: ArrayLike) -> NDArray
     num_bits = (size - 1).bit_length()
     round_keys = hash_of(key, np.arange(_PERMUTATION_ROUNDS))
     values = _feistel(values, num_bits, round_keys)
-    # On average, fewer than half of the values are outside.
+    # On average, fewer than half of the values exceed size - 1.
     while len(outside := np.flatnonzero(values >= size)):
         values[outside] = _feistel(values[outside], num_bits, round_keys)
     return values.astype(np.int64)

@@ -73,7 +73,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def shown(text: str | os.PathLike[str]) -> str:
-    """Return a message or a path after replacing the paths of copies with the objects' URLs."""
+    """Return a message or path in which URLs of objects replace the paths of local copies."""
     shown = os.fspath(text)
     for copy, url in COPIES.items():
         shown = shown.replace(copy, url)
@@ -82,10 +82,10 @@ def shown(text: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def naming_urls() -> Iterator[None]:
-    """Make the errors raised in the block name the URLs of objects instead of their copies.
+    """Replace the paths of local copies with the objects' URLs in errors raised in the block.
 
-    It is also a decorator for functions of the Python API. Errors about a local disk that cannot be
-    written are left unchanged.
+    This context manager is also a decorator for functions of the Python API. Errors about a local
+    disk that cannot be written are left unchanged.
     """
     try:
         yield

@@ -144,8 +144,9 @@ def tune_malloc_for_training() -> None:
     of a virtual machine, 2026-11). Up to three of these blocks were kept, since a step may begin
     before the previous step's block is freed. Smaller blocks are kept as well.
 
-    This has no effect without glibc, if JAX may find an accelerator, or if the user has configured
-    malloc through GLIBC_TUNABLES (even if empty) or a MALLOC_* variable such as MALLOC_ARENA_MAX.
+    This has no effect if malloc is not glibc's, if JAX may find an accelerator, or if the user has
+    configured malloc through GLIBC_TUNABLES (even if empty) or a MALLOC_* variable such as
+    MALLOC_ARENA_MAX.
     """
     if _is_tunable() and not accelerators_possible():
         keep_blocks(largest_block(memory_bytes()))
@@ -188,8 +189,8 @@ def keep_blocks(largest: int) -> None:
         )
         return
     mallopt(_M_TRIM_THRESHOLD, -1)
-    # Use a single arena, because per-thread arenas hold blocks of at most 64 MiB, and larger ones
-    # would still be requested from the kernel.
+    # Use a single arena, because per-thread arenas hold blocks of at most 64 MiB, and larger
+    # blocks would still be requested from the kernel.
     mallopt(_M_ARENA_MAX, 1)
 
 

@@ -80,9 +80,9 @@ class Chip:
 # Matrix units: their number and size are in Google Cloud's documentation. Each core of v4, v5e and
 # v5p has four 128 x 128 units, and a v4 or v5p chip has two cores. A v6e chip has two 256 x 256
 # units, but libtpu counts cycles as if each of them finished two products per cycle, at a clock
-# rate of 1.75 GHz. With only one product per cycle, the published peak requires 3.5 GHz. This rate
-# is not possible: libtpu estimates 301,616 cycles for multiplying two 4096 x 4096 matrices, which
-# is faster than the peak at 3.5 GHz.
+# rate of 1.75 GHz. With only one product per cycle, the published peak would require 3.5 GHz, which
+# contradicts libtpu's counts: it estimates 301,616 cycles for multiplying two 4096 x 4096 matrices,
+# and at 3.5 GHz, this multiplication would exceed the published peak.
 _CHIPS: tuple[tuple[str, Chip], ...] = (
     (
         r"\bTPU v4$",

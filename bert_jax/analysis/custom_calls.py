@@ -18,8 +18,8 @@ _COST = re.compile(
     r'"cost_estimate":\{"flops":"(\d+)","transcendentals":"\d+","bytes_accessed":"(\d+)"'
 )
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
-# If the backward pass recomputes an operation, JAX adds this part to the operation's path, after
-# the parts for `jax.checkpoint` and the transformations around it.
+# The part that JAX adds to the path of an operation that the backward pass recomputes. It comes
+# after the parts for `jax.checkpoint` and the transformations around it.
 _RECOMPUTED = "rematted_computation"
 # The number of matrix multiplications in attention that have the scores or their gradient as an
 # operand or a result. The forward pass has two, and the backward pass, which recomputes the scores,
@@ -87,7 +87,7 @@ def product_work(line: Instruction, results: Mapping[str, str]) -> Work:
 
 
 def attention_work(line: Instruction, results: Mapping[str, str]) -> tuple[Work, int]:
-    """Count the FLOPs of cuDNN's fused attention, and return them with the number of keys.
+    """Return the FLOPs of cuDNN's fused attention, and the number of tokens it attends to.
 
     Args:
       line: the instruction.

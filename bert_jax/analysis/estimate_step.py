@@ -91,7 +91,7 @@ class _Program:
     times: KernelTimes
 
     def read(self, name: str, runs: int) -> Iterator[InstructionEstimate]:
-        """Yield the instructions of a computation that do work, if the computation runs at all."""
+        """Yield those instructions of a computation that do work; nothing if it never runs."""
         results = {line.name: line.result for line in self.computations[name]}
         for line in self.computations[name] if runs else ():
             if is_free(line):
@@ -142,7 +142,7 @@ class _Program:
         return 0
 
     def _origin(self, line: Instruction) -> tuple[list[Instruction], list[Frame]]:
-        """Return the instructions that make up an instruction, and the calls that created it."""
+        """Return the parts of an instruction (see `contents`), and the calls that created it."""
         parts = contents(line, self.computations)
         stack = self.frames.stack(main_part(line, parts).rest) or self.frames.stack(line.rest)
         return parts, stack

@@ -94,7 +94,8 @@ class Array:
 def arrays(shape: str) -> list[Array]:
     """Parse an HLO shape such as `f32[16,64]{1,0}` or a tuple of shapes."""
     return [
-        # The TPU compiler marks a layout in another memory with its number, such as `S(1)`.
+        # For arrays outside main memory, the TPU compiler adds the memory's number to the layout,
+        # as in `S(1)`.
         Array(dtype, tuple(int(dim) for dim in dims.split(",") if dim), "S(" not in layout)
         for dtype, dims, layout in _ARRAY.findall(shape)
     ]
@@ -149,8 +150,8 @@ def count_runs(
     Args:
       computations: the computations of a module.
       entry: the name of the entry computation.
-      only_scheduled: whether to follow only loops, branches and calls. The device runs each
-        instruction of such a computation separately, unlike the instructions of a fusion.
+      only_scheduled: whether to follow only loops, branches and calls, but not fusions. The device
+        runs the instructions in a loop, branch or call one by one, and a fusion as a whole.
     """
     runs = dict.fromkeys(computations, 0)
 

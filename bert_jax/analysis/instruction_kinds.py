@@ -100,8 +100,8 @@ def main_part(line: Instruction, parts: Sequence[Instruction]) -> Instruction:
     """Return the part of an instruction whose source line describes it best.
 
     If the instruction contains matrix multiplications, the result is the first one. Otherwise, the
-    result is the instruction itself, unless its last part only moves data, such as into the arrays
-    that a loop collects. In that case, the result is the last part that computes something.
+    result is the instruction itself, unless its last part only moves data, for example into the
+    arrays that a loop collects. In that case, the result is the last part that computes something.
     """
     product = next((part for part in parts if is_product(part)), None)
     if product is not None or not parts or parts[-1].opcode not in _MOVES:

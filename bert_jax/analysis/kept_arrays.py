@@ -16,7 +16,7 @@ _Part = tuple[str, int]
 
 @dataclass
 class _Lifetimes:
-    """The numbers of the instructions that write and last read each array of a computation."""
+    """For each array, the number of the instruction that writes it, and of its last reader."""
 
     names: dict[str, list[_Part | None]] = field(default_factory=dict)
     bytes: dict[_Part, int] = field(default_factory=dict)

@@ -48,10 +48,10 @@ _LAUNCH_SECONDS = 1e-6
 _PEAK_FACTORS = {"f8": 2.0, "f32": 0.5}
 _FULL_FLOAT32 = 67e12
 # The shares of the peak that this package's attention kernels (models/flash_tpu.py) can reach on
-# v5e. The forward pass takes 192 programs of 3,388 bundles of instructions for 25.8 GFLOP, and the
-# backward pass 192 programs of 4,855 bundles for 64.4 GFLOP. Since a bundle takes at least one
-# cycle, the shares are upper bounds. Other Pallas kernels and chips are assumed to reach the same
-# shares.
+# v5e. The forward pass computes 25.8 GFLOP in 192 programs, each with 3,388 instruction bundles.
+# The backward pass computes 64.4 GFLOP in 192 programs, each with 4,855 bundles. Since a bundle
+# takes at least one cycle, the shares are upper bounds. Other Pallas kernels and chips are assumed
+# to reach the same shares.
 PALLAS_TPU_SHARES = (0.30, 0.53)
 
 
@@ -165,14 +165,14 @@ class TpuTimes:
 
 @dataclass(frozen=True)
 class GpuTimes:
-    """Estimates for GPUs, from XLA's cost model for fusions, and FLOPs and bytes for other kernels.
+    """Estimates for GPUs: fusions by XLA's cost model, other kernels by their FLOPs and bytes.
 
     Attributes:
       peak: the peak in bfloat16 in FLOP/s.
       memory_bandwidth: the bandwidth of main memory in bytes/s.
       pallas: the work of the Pallas kernels, keyed by name (see `pallas_work`).
-      calibration: the factor by which all times are multiplied, which makes the estimate of one
-        step equal to its measured time.
+      calibration: the factor by which all times are multiplied. With the default, the estimate for
+        one particular step equals the time that was measured for it.
     """
 
     peak: float
@@ -266,7 +266,7 @@ def cudnn_seconds(device_kind: str, size: int, length: int) -> float:
 
 
 def _cudnn_tflops(length: int) -> tuple[float, float]:
-    """Return the published TFLOP/s in each pass for the next lower number of tokens."""
+    """Return the TFLOP/s in each pass for the longest published length up to `length`."""
     return CUDNN_TFLOPS[max(n for n in CUDNN_TFLOPS if n <= max(length, min(CUDNN_TFLOPS)))]
 
 

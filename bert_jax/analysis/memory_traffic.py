@@ -13,7 +13,7 @@ from bert_jax.analysis.hlo import (
     called_by,
 )
 
-# Operations that read only a part of their first operand, which has the size of their result.
+# Operations that read only a part of their first operand. The part is as large as the result.
 _READ_PART = ("dynamic-slice", "gather", "slice")
 
 _WORKSPACES = ("s8", "u8")

@@ -108,7 +108,7 @@ def _tables(hlo: str) -> dict[str, Sequence[str]]:
 
 
 def _short(path: str) -> str:
-    """Return a path that starts with the package, for the packages bert_jax and optax."""
+    """Cut off the directories before bert_jax or optax if the file is in one of these packages."""
     path = path.replace("\\", "/")
     for package in _PACKAGES:
         _, separator, inside = path.rpartition(f"/{package}/")

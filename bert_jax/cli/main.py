@@ -16,7 +16,7 @@ from bert_jax.uncaught import ignore_closed_loops, raise_lost_interrupts
 from bert_jax.verbs import VERBS, Verb, make_parser, run_function, select_verb
 
 USER_MISTAKE = 2
-INTERRUPTED = 130  # Shells report this code after SIGINT; runs that save first use it too.
+INTERRUPTED = 130  # Shells report this code after SIGINT; runs return it after saving, too.
 
 
 def main(argv: Sequence[str] | None = None) -> int:

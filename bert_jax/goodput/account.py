@@ -27,7 +27,7 @@ class Goodput:
       last_seen: the time of the last entry, in seconds since 1970.
       seconds: the time in every category; the sum is `total_seconds`.
       starts: the number of starts.
-      killed: the number of starts before the newest one that ended without writing a final entry.
+      killed: how many starts, not counting the newest, ended without writing a final entry.
       state: how the newest start ended; None if it is running or was killed.
       error: the error that ended the newest start; None if there was none.
       step: the number of optimizer steps completed.
@@ -262,7 +262,7 @@ class Account:
 
 
 def _add(total: _Segment, part: _Segment, sign: int) -> None:
-    """Add a segment to a total, or subtract it. The total's `last` is a number of steps."""
+    """Add or subtract a segment. In `total`, `last` is the number of steps in all segments."""
     total.last += sign * (part.last - part.first)
     total.seconds += sign * part.seconds
     total.tokens += sign * part.tokens

@@ -61,7 +61,7 @@ class CompileTime:
             within += inner_end - max(start, inner_start)
             start = min(start, inner_start)
         self._counted.append((start, end))
-        # Outer functions end later than inner ones, so older intervals are needed only while one of
-        # them may still be running.
+        # Outer functions end later than inner ones, so older intervals are needed only while an
+        # outer function may still be running.
         del self._counted[:-1000]
         self._add(max(0.0, duration_secs - within))

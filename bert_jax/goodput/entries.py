@@ -23,6 +23,8 @@ EndState = Literal["finished", "stopped", "failed"]
 class Entry:
     """A line of a ledger. Amounts are counted since the previous line of the same start.
 
+    A start lasts from when a run is started or resumed until its processes end.
+
     Attributes:
       event: "start" for the first line of a start; "rewind" if the run goes back to the checkpoint
         at `step` without a restart; "end" for the last line, which a killed process does not write.

@@ -35,7 +35,7 @@ class Ledger:
     a run opens its ledger. In all other processes, the ledger has no effect.
 
     Entries are written by a thread, and by `flush` at points where the number of steps must be
-    exact. Recording an activity or a step writes nothing: it takes about a microsecond. If the
+    exact. Recording an activity or a step writes nothing, and takes about a microsecond. If the
     ledger cannot be written, it is abandoned with a warning, since training does not depend on it.
 
     Attributes:
@@ -111,8 +111,8 @@ class Ledger:
     ) -> Iterator[None]:
         """Write entries to the work directory during a `with` block.
 
-        The last entry records how the run ended: as passed to `finish`, or with the error that ends
-        the block.
+        The last entry records how the run ended: the state that was passed to `finish`, or the
+        error that ended the block.
 
         Args:
           work_dir: the run's work directory, which no other run may write to.

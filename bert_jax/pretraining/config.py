@@ -339,6 +339,6 @@ class PretrainConfig:
 
 
 def _natural_order(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that compares runs of digits as numbers: phase2 precedes phase10."""
+    """Return a sort key that compares sequences of digits as numbers: phase2 precedes phase10."""
     parts = re.split(r"(\d+)", name)
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

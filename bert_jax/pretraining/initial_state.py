@@ -134,8 +134,9 @@ def check_source(init_from: str, encoder: EncoderConfig, corpora: Sequence[Phase
 def with_positions_of(encoder: EncoderConfig, source: EncoderConfig) -> EncoderConfig:
     """Return the encoder with the source's rotary angles, and no more positions than the source.
 
-    Positions that are computed rather than learned have no parameters, so a run may have more of
-    them than its source, and may use other angles (Warner et al. 2024, "ModernBERT", section 2.2).
+    Positions that are computed rather than learned have no parameters. The run itself may therefore
+    have more of them than its source, and use other angles (Warner et al. 2024, "ModernBERT",
+    section 2.2).
     """
     if encoder.max_positions > source.max_positions:
         encoder = dataclasses.replace(encoder, max_positions=source.max_positions)

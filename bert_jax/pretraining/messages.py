@@ -28,8 +28,8 @@ _MAX_PADDING = 1_023
 # A run prints a note if the fraction of documents with enough sentences for a pair is below
 # this value.
 _MIN_PAIRED = 0.5
-# The metrics on a smaller held-out split are too inaccurate. About 150 of 1,000 tokens are masked,
-# so even then a measured accuracy of 0.3 has a standard deviation of 0.04.
+# With fewer held-out tokens than this, the metrics are too inaccurate. Of 1,000 tokens, about 150
+# are masked, so a measured accuracy of 0.3 already has a standard deviation of 0.04.
 _MIN_HELD_OUT_TOKENS = 1_000
 _HELD_OUT = "heldout_fraction"
 _PREPARE_ALIKE = "Prepare both with the same --held-out, or the same --held-out-input"
@@ -148,8 +148,8 @@ def few_pairs(sentence_pairs: SentencePairs, corpora: Sequence[PhaseCorpus]) -> 
         # Byte-level BPE tokens reveal which sentence is the first in a document, so the first
         # sentence is not swapped.
         fixed = 1 if ordered and corpus.tokenizer.spaces_are_text else 0
-        # At most this fraction of documents can have a pair, because each of them has at least 1 +
-        # fixed sentences after its first one.
+        # At most this fraction of documents can have a pair, because a document with a pair has at
+        # least 1 + fixed sentences after its first one.
         share = (train.num_sentences - train.num_documents) / train.num_documents / (1 + fixed)
         if share < _MIN_PAIRED:
             lines.append(

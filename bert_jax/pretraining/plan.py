@@ -27,7 +27,7 @@ from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.validation import check_config
 
-# `prepare` packs at most one document per this many tokens into a record.
+# `prepare` packs at most N / TOKENS_PER_PIECE documents into a record of N tokens.
 TOKENS_PER_PIECE = 32
 
 

@@ -65,7 +65,7 @@ def check_scoring_memory(
 
 
 def _kept(parts: Sequence[Part]) -> list[Part]:
-    """Return the memory parts of a train step that an evaluation also needs, namely the state."""
+    """Return the parts of a train step's memory that an evaluation also needs: the state."""
     return [part for part in parts[:-1] if part.name != "gradients"]
 
 

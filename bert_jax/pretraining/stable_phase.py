@@ -46,7 +46,7 @@ class StablePhase:
         return self.work_dir / CHECKPOINTS_NAME
 
     def check(self, learning_rates: LearningRates) -> None:
-        """Check that the checkpoint exists, and that it was trained with the same learning rates.
+        """Check that the checkpoint exists, and that both runs have equal learning rates up to it.
 
         Args:
           learning_rates: the learning rates of the run with the decay.

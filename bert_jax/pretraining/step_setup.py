@@ -81,7 +81,7 @@ class StepSetup:
     teacher: TeacherSpec | None = None
 
     def for_phase(self, phase: PhaseConfig) -> StepSetup:
-        """Return the setup with the encoder of a phase, or unchanged if it is the same encoder."""
+        """Return the setup with a phase's encoder, or this setup if it already has that encoder."""
         encoder = phase.encoder(self.model)
         return self if encoder == self.model else dataclasses.replace(self, model=encoder)
 

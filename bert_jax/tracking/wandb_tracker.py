@@ -16,8 +16,8 @@ class WandbTracker:
 
     A resumed run logs the steps after its checkpoint again. However, the service accepts rows only
     in ascending order of their step numbers, even when it merges files that several starts wrote
-    offline. Therefore, the step numbers of rows are times. The optimizer step is logged as a
-    metric, which the charts use as their x-axis.
+    offline. Therefore, a row's step number is the time at which it is logged. The optimizer step is
+    logged as a metric, which the charts use as their x-axis.
     """
 
     def __init__(self, tracked: TrackedRun) -> None:

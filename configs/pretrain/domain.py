@@ -6,8 +6,8 @@ steps (about one pass over each of the paper's corpora) with batches of 2,048 se
 table 13) of 512 tokens. The optimizer is Adam with betas of 0.9 and 0.98, an epsilon of 1e-6, a
 weight decay of 0.01, and a learning rate that rises to 5e-4 over the first 6% of the steps and then
 decays linearly. The paper follows RoBERTa's pretraining, so 15% of the tokens are masked and the
-dropout is 0.1. Gradients are not clipped, neither in RoBERTa's pretraining nor in the released
-code. The run starts with a new optimizer state.
+dropout is 0.1. There is no gradient clipping, as in RoBERTa's pretraining and in the released code.
+The run starts with a new optimizer state.
 
 The model's sizes, tokenizer and kind of sentence pairs are taken from --init, and the sequence
 length is taken from the corpus. With little text, set num_steps to a value that corresponds to a

@@ -24,9 +24,9 @@ Hardware: two CPU cores.
 Measured on two CPU cores (AMD EPYC, 2026-11-26): 5 min 22 s while other processes used most of both
 cores (2 min 51 s of CPU time). The generator's held-out loss fell to 4.90 nats, compared with a
 unigram cross-entropy of 5.83. The model's held-out loss fell from 0.575 nats at step 500 to 0.565,
-and its recall rose from 0.1% to 2.9% at step 1,500 and 5.0% at the end (precision 58%). With 25%
-predicted and a peak learning rate of 2e-3, the recall was 0.3% after 1,500 steps. With a peak
-learning rate of 4e-3, it was 0 from step 900 to step 1,500, where both runs were stopped.
+and its recall rose from 0.1% to 2.9% at step 1,500 and 5.0% at the end (precision 58%). With 25% of
+the tokens predicted and a peak learning rate of 2e-3, the recall was 0.3% after 1,500 steps. With a
+peak learning rate of 4e-3, it was 0 from step 900 to step 1,500, where both runs were stopped.
 """
 
 from ml_collections import ConfigDict

@@ -2,7 +2,7 @@ r"""../modernbert_base.py scaled down for two CPU cores: 4 layers of 128 feature
 
 As published (Warner et al. 2024, section 2.2.2 and table 3): the model predicts 30% of the tokens
 (15% in evaluations), and the batch size grows at the start. The learning rate of StableAdamW is
-constant after its warm-up, and the weight decay is the same multiple of the learning rate. The only
+constant after its warm-up, and the weight decay is 1e-5 / 8e-4 times the learning rate. The only
 dropout is 0.1 for the output of attention. Every third layer has global attention, which means the
 first and the last of the four layers.
 
