@@ -130,13 +130,14 @@ def assign(
     unique: UniqueDocuments | None = None,
     left_out: NDArray[np.bool_] | None = None,
 ) -> Assignment:
-    """Remove duplicates and held-out repeats, and group the remaining documents into units.
+    """Remove duplicates and repeats of held-out documents, and group the rest into units.
 
     Args:
       scans: the scans of all inputs.
       options: the options.
       unique: the result of `find_unique`, if it is known.
-      left_out: whether each unique document is left out for another reason.
+      left_out: for each unique document, whether the filters leave it out; None if there are no
+        filters.
 
     Raises:
       ValueError: the corpus has too many documents.
@@ -215,7 +216,7 @@ def assign_input(
 def _cut(
     sizes: NDArray[np.int64], index: int, filled: int, unit_bytes: int
 ) -> tuple[NDArray[np.int64], tuple[int, int]]:
-    """Return the unit of each document, and the index and size of the last, still open unit."""
+    """Return each document's unit, and the index and size of the last unit, which is still open."""
     units = np.empty(len(sizes), np.int64)
     ends = np.cumsum(sizes)
     begin, before = 0, -filled  # The open unit already contains `filled` bytes.

@@ -128,7 +128,7 @@ def _make_units(
     shared: WorkPlace,
     runner: Runner,
 ) -> None:
-    """Make the shards of some units, and read only the inputs that contain them."""
+    """Make the shards of some units, reading only the inputs that contain their documents."""
     units = {
         span.name: (span.split, span.index, span.num_documents, span.digest) for span in missing
     }
@@ -167,7 +167,7 @@ def _scan(task: ScanTask, shared: WorkPlace) -> None:
     try:
         scan_input(task, files.work)
         files.share(*scan_files(task.number))
-    except ValueError as error:  # A runner would only repeat the step if the error were raised.
+    except ValueError as error:  # If the error were raised, a runner would retry in vain.
         _record_error(files, task, error)
 
 
@@ -226,7 +226,7 @@ class MakeShards(beam.DoFn):
     def process(self, element: tuple[str, Iterable[_Chunk]]) -> None:
         """Write the shard of a unit, given its name and chunks."""
         name, chunks = element
-        # A dict removes repeated documents, since an input may be read twice.
+        # If a runner has read an input twice, the dict drops the repeated documents.
         texts: dict[int, bytes] = {}
         for ids, documents in chunks:
             texts.update(zip(ids, documents, strict=True))

@@ -72,7 +72,7 @@ def run_pipeline(runner: Runner, build: Callable[..., None], *arguments: Any) ->
         assert process.pid is not None, "the process was started"
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.kill()  # The process may not have become the leader of its group yet.
+        process.kill()  # This is needed if the process does not lead its group yet.
         process.join()
         receiving.close()
     if problem:

@@ -244,7 +244,7 @@ def check_empty(output: ObjectUrl) -> None:
 
 @contextmanager
 def local_work(output: ObjectUrl, name: str) -> Iterator[Path]:
-    """Yield an empty directory for unfinished work on this machine, which is removed at the end.
+    """Yield an empty local directory for unfinished work, and remove it at the end.
 
     Args:
       output: the URL of the corpus.

@@ -149,7 +149,7 @@ def kept_documents(
     counts: StreamCounts,
     is_left_out: Callable[[int, bytes], bool] | None = None,
 ) -> Iterator[KeptDocument]:
-    """Yield the documents of a corpus in order, without exact duplicates and held-out repeats.
+    """Yield a corpus's documents in order, without duplicates or repeats of held-out documents.
 
     Args:
       heldout: documents that come first and are all held out. Documents with the same text,

@@ -112,8 +112,8 @@ class Manifest:
         on_bad_line="skip".
       heldout_repeats: the number of documents removed from training because a document in a
         held-out input has the same text, ignoring case and white space.
-      filters: the number of documents that were left out for each other reason, as in
-        `FilterSummary`. The key "files" contains the SHA-256 of each file that describes these
+      filters: the number of documents that were left out by each filter or as near-duplicates, as
+        in `FilterSummary`. The key "files" contains the SHA-256 of each file that describes these
         documents. None if only exact duplicates were left out.
       format_version: the version of the corpus format.
     """

@@ -55,14 +55,14 @@ def split_sentences(text: str, language: str) -> list[str]:
     """
     sentences: list[str] = []
     start = 0
-    continues = False  # True if the last sentence so far continues at `start`.
+    continues = False  # Whether the last of `sentences` continues at `start`.
     while start < len(text):
         match = _BLOCK_END.search(text, start)
         end = match.end() if match else len(text)
         while end - start > _MAX_BLOCK:
             window = _segment(text[start : end_of_last_gap(text, start, _MAX_BLOCK)], language)
             # The last sentence may continue past the end of the window, so it is segmented again
-            # with the next window, unless it is the only one.
+            # with the next window, unless this window contains no other sentence.
             complete = window[:-1] or window
             _extend(sentences, complete, continues)
             continues = len(window) == 1

@@ -62,7 +62,7 @@ class BlockReader:
     Attributes:
       tasks: the inputs.
       scans: the scans of the inputs.
-      unique: the documents that are neither duplicates nor held-out repeats.
+      unique: the documents that are neither duplicates nor repeats of held-out ones.
       num_heldout: the number of inputs that are held out completely; these inputs come first.
     """
 

@@ -21,7 +21,8 @@ from bert_jax.corpus.workspace import (
 from bert_jax.storage.locations import file_names, is_file
 from bert_jax.storage.urls import Location
 
-# A part waits this long while the first part checks the plan, which takes much less time.
+# A part waits at most this long for the first part to check the plan. The check takes much less
+# time.
 _PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.1
 
@@ -30,8 +31,8 @@ class PartWorkspace(Workspace):
     """A context manager for DIR/.work that other parts of the same preparation may share.
 
     A part locks its own file exclusively, which prevents it from running twice at once. It also
-    shares the lock of the directory, which prevents `prepare` and a merge from running at the same
-    time.
+    shares the lock of the directory with the other parts. While any part is running, this prevents
+    `prepare` and a merge from running.
     """
 
     def __init__(
@@ -130,6 +131,6 @@ def other_plan(output: Location, differences: str) -> str:
 
 
 def numbers_of_parts(work: Location) -> set[int]:
-    """Return every number of parts into which preparations in a directory were divided."""
+    """Return how many parts each preparation in a directory had, such as {4} if all had four."""
     matches = (re.fullmatch(r"part-\d+-of-(\d+)\.lock", name) for name in file_names(work))
     return {int(match[1]) for match in matches if match is not None}

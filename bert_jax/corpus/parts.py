@@ -243,7 +243,7 @@ def part_of(units: Sequence[UnitSpan], part: Part) -> list[UnitSpan]:
 def finished_units(
     keeper: ShardKeeper, work: Path, units: Sequence[UnitSpan], num_threads: int
 ) -> Iterator[tuple[UnitSpan, UnitResult | None]]:
-    """Yield each unit with its result, or None if its shard is missing, damaged or outdated."""
+    """Yield (unit, result); the result is None if the shard is missing, damaged or outdated."""
     keeper.refresh()
     with ThreadPoolExecutor(num_threads) as pool:  # Hashing releases Python's global lock.
         results = pool.map(lambda span: keeper.kept(work, span.name), units)

@@ -167,7 +167,8 @@ def explaining_unknown(
 ) -> Iterator[None]:
     """Convert a TooManyUnknownError in a `with` block to a ValueError with examples.
 
-    If the first check fails, the unfinished work in `workspace` is removed, unless it is None.
+    If the error comes from the first check for unknown tokens, the unfinished work in `workspace`
+    is removed. If `workspace` is None, nothing is removed.
     """
     try:
         yield
@@ -194,7 +195,8 @@ def publish(
     try:
         preparation.check_splits()
     except ValueError:
-        workspace.discard()  # The preparation could not be resumed with other options.
+        # The user has to change the options, and cannot resume this preparation with new ones.
+        workspace.discard()
         raise
     if unknown.share > WARNED_SHARE:
         logger.warning(

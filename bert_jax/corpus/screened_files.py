@@ -42,7 +42,7 @@ def block_names(number: int) -> list[str]:
 def sharing_blocks(files: SharedFiles) -> Iterator[Callable[[int], None]]:
     """Yield a function that takes a block's number, and shares the block's files in a thread.
 
-    The `with` block ends when all files have been shared. If the block raises an error, files that
+    The `with` block ends when all files have been shared. If an error is raised in it, files that
     are still waiting are not shared.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Decide which documents a corpus leaves out, from the results for blocks of documents.
+"""From the results for blocks of documents, decide which documents a corpus leaves out.
 
 Near-duplicates are found among all documents that pass the filters.
 """

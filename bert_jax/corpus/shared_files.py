@@ -72,7 +72,7 @@ class SharedFiles(Protocol):
         """Remove a file from this machine and, if there is a bucket, from the bucket."""
 
     def forget(self) -> None:
-        """Forget which files other machines have finished; the next call looks them up again."""
+        """Forget which files other machines have finished; the next `fetch` looks them up again."""
 
     def keep_shard(self, name: str) -> None:
         """Keep the shard of a unit and its result, which are in `work`."""
@@ -214,7 +214,8 @@ def upload_shard(
       name: the name of the unit.
       remote: the URL of the directory for unfinished work.
       writer: writes objects on behalf of the holder of the lease.
-      marked: whether the bucket already has a result of this unit; it describes an earlier shard.
+      marked: whether the bucket already has a result of this unit, which describes an earlier shard
+        and is therefore removed first.
 
     Raises:
       StorageError: an object cannot be written.
@@ -248,7 +249,10 @@ class WorkPlace:
     run: str
 
     def files(self) -> SharedFiles:
-        """Return the file store of this worker process, with one local directory per URL."""
+        """Return the `SharedFiles` of this process for this place, creating them at the first call.
+
+        If the place is a URL, the local files are in a directory that only this process uses.
+        """
         return _files_of_process(self, os.getpid())
 
 

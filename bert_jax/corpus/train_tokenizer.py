@@ -261,7 +261,7 @@ def _train(
 
 
 class _Texts:
-    """The texts in the inputs. Every iteration reads the inputs again."""
+    """The texts in the inputs, which are read again in every loop over this object."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Find exact duplicates and held-out repeats from the scans of all inputs."""
+"""Find exact duplicates and repeats of held-out documents, from the scans of all inputs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class UniqueDocuments:
 
 
 def find_unique(scans: Sequence[Scan], num_heldout: int) -> UniqueDocuments:
-    """Find exact duplicates and held-out repeats among the documents of all inputs.
+    """Find exact duplicates and repeats of held-out documents in all inputs.
 
-    This takes one byte of memory per document, 16 bytes per held-out document, and a constant
+    This takes one byte of memory per document and 16 bytes per held-out document, plus a constant
     amount.
     """
     kept = [np.ones(len(scan.rows), np.bool_) for scan in scans]

@@ -45,7 +45,7 @@ class C4:
 
 
 def clean_c4(text: str, rules: C4) -> str:
-    """Return the lines of a text that C4 keeps, without citation markers.
+    """Return those lines of a text that C4 keeps, without citation markers.
 
     Lines that cause `check_c4` to reject the whole text are kept too.
     """

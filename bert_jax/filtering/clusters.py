@@ -74,7 +74,7 @@ class Clusters:
         self._parents[second] = first
 
     def removed(self) -> Iterator[NDArray[np.int64]]:
-        """Yield pairs (first document of its cluster, document) of documents that are not first.
+        """Yield (first document of the cluster, document) for each document that is not the first.
 
         The pairs are in the order of the documents, in arrays of shape (num_pairs, 2).
         """
@@ -102,7 +102,8 @@ def _sort(
 ) -> Iterator[NDArray[np.int64]]:
     """Sort pairs by their first document, and yield them in arrays of at most `_PART` pairs.
 
-    More pairs are divided into files by ranges of first documents, and each file is sorted.
+    If there are more pairs than that, they are divided into files by ranges of first documents, and
+    each file is sorted.
 
     Args:
       chunks: the pairs, in the order of their second documents.

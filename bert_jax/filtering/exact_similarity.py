@@ -22,7 +22,8 @@ def pack_shingles(hashes: Hashes, counts: NDArray[np.intp]) -> Hashes:
       counts: the number of hashes of each document.
 
     Returns:
-      The arrays to store: the end of each document's set among all hashes, and the sorted sets.
+      An array that contains, for each document, the position in `sets` at which its set of hashes
+      ends, followed by `sets`: the sorted sets of all documents, one after another.
     """
     parts = np.split(hashes, np.cumsum(counts)[:-1]) if len(counts) else []
     sets = [np.unique(part) for part in parts]
@@ -67,7 +68,7 @@ class ShingleFiles:
 
 
 def _jaccard(first: Hashes, second: Hashes) -> float:
-    """Return the Jaccard similarity of two sorted sets, which are not both empty."""
+    """Return the Jaccard similarity of two sorted sets, or 0 if either is empty."""
     small, large = sorted((first, second), key=len)
     if not len(small):
         return 0.0

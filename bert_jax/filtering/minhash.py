@@ -35,11 +35,11 @@ Signatures = NDArray[np.uint16]
 class MinHash:
     """The permutations and bands that are used for a similarity threshold.
 
-    The number of permutations gives estimates at the threshold a standard error of 0.025, but is at
-    least 64. Two documents become candidates if they agree in at least one band. The number of rows
-    in a band is the largest for which a pair at the threshold becomes a candidate with a
-    probability of at least 0.99. For a threshold of 0.8, there are 256 permutations, in 32 bands of
-    8 rows.
+    The number of permutations is chosen so that estimates at the threshold have a standard error of
+    0.025, but it is at least 64. Two documents become candidates if they agree in at least one
+    band. The number of rows in a band is the largest for which a pair at the threshold becomes a
+    candidate with a probability of at least 0.99. For a threshold of 0.8, there are 256
+    permutations, in 32 bands of 8 rows.
 
     Attributes:
       threshold: the similarity at or above which documents are near-duplicates.

@@ -1,10 +1,14 @@
 """Describe how a run is stored in a bucket, and list its files in the bucket.
 
-Files have the same names as in a work directory, with three exceptions. The files of a checkpoint
-are in a directory that is named after its step and the process that wrote it. Only the checkpoints
-listed in `INDEX_NAME` count (see `run_index`), unless the whole directory was copied from a disk. A
-log such as metrics.jsonl is split into parts in a directory such as metrics.parts (see
-`bucket_logs`). The lease in `LEASE_NAME` names the process that writes to the run. The scores of
+Files have the same names as in a work directory, with two exceptions:
+
+- The files of a checkpoint are in a directory that is named after its step and the process that
+  wrote it. Only the checkpoints listed in `INDEX_NAME` count (see `run_index`), unless the whole
+  run was copied from a disk.
+- A log such as metrics.jsonl is split into parts in a directory such as metrics.parts (see
+  `bucket_logs`).
+
+In addition, the lease in `LEASE_NAME` names the process that writes to the run. The scores of
 fine-tuned checkpoints have their own lease and index, since another process may write them (see
 `bucket_scores`).
 """

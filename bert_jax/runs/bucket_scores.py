@@ -39,7 +39,7 @@ _HOLDER = "process that scores checkpoints"
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of a run in a work directory, which this process may write.
+    """The scores that this process may write in the work directory of a run.
 
     Attributes:
       path: the local directory with the scores.

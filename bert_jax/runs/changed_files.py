@@ -102,7 +102,7 @@ class ChangedFiles:
                 del self._copied[name]
 
     def note_copied(self, names: Iterable[str]) -> None:
-        """Record that the caller has copied files, so that `copy` does not repeat it."""
+        """Record that the caller has copied files, so that `copy` does not copy them again."""
         files = dict(self.signatures())
         with self._lock:
             self._copied |= {name: files[name] for name in names if name in files}
@@ -135,7 +135,7 @@ def files_below(directory: Path, skipped: tuple[str, ...] = ()) -> Iterator[Path
         if Path(parent) == directory:
             directories[:] = [name for name in directories if name not in skipped]
         if Path(parent).parent.parent == directory / DOWNSTREAM_NAME:
-            # Do not copy unfinished runs, which are repeated on another machine.
+            # Unfinished fine-tuning runs are not copied; another machine starts them again.
             directories.clear()
             continue
         for name in names:

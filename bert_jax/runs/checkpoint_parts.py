@@ -1,4 +1,4 @@
-"""Copy the parts of a checkpoint that several processes have on their own disks to a bucket.
+"""Copy a checkpoint to a bucket if several processes have its parts on their own disks.
 
 Each process copies its own arrays. It also copies its index of these arrays to `.parts`. From these
 indexes, the first process creates the index of the whole checkpoint. It then removes the objects in
@@ -146,7 +146,7 @@ class PartUploads(BackgroundCopies):
         if closing:
             self._own_messages.wait_for([_CLOSED], begun=False)
             log = read_log(self._url / parts_name(LOG_NAME))
-            if log:  # the caller may return the last metrics
+            if log:  # needed if the caller returns the last metrics
                 write_file(self._staging / LOG_NAME, log)
 
     def _copy_part(self, step: int) -> None:

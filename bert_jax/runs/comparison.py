@@ -76,7 +76,7 @@ class RunComparison:
 
     @property
     def metrics(self) -> list[str]:
-        """The metrics of at least one run, in the order of their panels."""
+        """The metrics that at least one run has logged, in the order of their panels."""
         return panel_names([entry for run in self.runs for entry in run.entries])
 
     def differing_keys(self) -> Rows:

@@ -90,8 +90,8 @@ def extract(
         before it (Izmailov et al. 2018, "Averaging weights leads to wider optima").
       ema: whether to extract the moving average of the parameters, which a run keeps if
         `averaging.ema_decay` is not 0, instead of the parameters.
-      generator: whether to extract the generator of a run that detects replaced tokens, which has
-        a masked-LM head, instead of the discriminator.
+      generator: whether to extract the generator, which has a masked-LM head, instead of the
+        discriminator. Only runs that detect replaced tokens have a generator.
 
     Raises:
       ValueError: there is no such checkpoint or no best one, there are fewer than `average`

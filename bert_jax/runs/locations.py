@@ -187,7 +187,7 @@ def _opened(
 
 @contextmanager
 def open_part(url: ObjectUrl, staging: Path, whole: Lease) -> Iterator[WorkDir]:
-    """Open a run in a bucket that is covered by a broader lease, such as the lease on a sweep.
+    """Open a run in a bucket under a broader lease that covers it, such as the lease on a sweep.
 
     When the block ends, all changes are in the bucket, and the staging directory contains no arrays
     of checkpoints.

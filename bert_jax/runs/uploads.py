@@ -1,4 +1,4 @@
-"""Copy the files that a run writes to a bucket while it trains.
+"""Copy the files of a run to a bucket while the run trains.
 
 A thread copies small files every ten seconds, and everything else when a checkpoint is complete.
 The order of these copies ensures that the run can be resumed from the bucket, even if it is killed
@@ -69,7 +69,7 @@ class Uploads(BackgroundCopies):
         return self._index.checkpoints
 
     def copy_rest(self) -> None:
-        """Copy changes made since the `with` block of `running` ended, except to checkpoints.
+        """Copy what has changed since the end of the `with` block of `running`, except checkpoints.
 
         Raises:
           StorageError: a file cannot be copied.

@@ -248,7 +248,7 @@ def read_comparison(work_dir: Path) -> Comparison | None:
 
 
 def named_step(work_dir: Path) -> int | None:
-    """Return the step of the best checkpoint that was recorded at the end of a run, or None.
+    """Return the step that a run recorded at its end as that of its best checkpoint, or None.
 
     Raises:
       ValueError: there is no `model.json`, or it is damaged.

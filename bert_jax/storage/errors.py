@@ -114,7 +114,7 @@ def naming_store_errors(name: str, url: ObjectUrl) -> Iterator[None]:
 
 @contextmanager
 def naming_url(copy: Path, url: ObjectUrl) -> Iterator[None]:
-    """Replace a local copy's path with its URL in messages of ValueErrors in a `with` block."""
+    """If a `with` block raises a ValueError about a local copy, make the message name the URL."""
     try:
         yield
     except ValueError as error:

@@ -90,7 +90,7 @@ class ExclusiveWriter:
                 version = self._confirmed_version(url)
 
     def _confirmed_version(self, url: ObjectUrl) -> str:
-        # Look up the version before confirming the lease, so it is never one of a later holder.
+        # Look up the version before the confirmation, so that no later holder has written it.
         info = find(url)
         if self._lease is not None:
             self._lease.confirm()

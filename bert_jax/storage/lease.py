@@ -70,8 +70,8 @@ class Lease:
     """A context manager that holds a lease; see the module's description.
 
     Attributes:
-      took_over: whether the lease had expired, so that late writes of its former holder may still
-        reach the store.
+      took_over: whether this process replaced an expired lease. If so, late writes of the former
+        holder may still reach the store.
       predecessor: the owner of the expired lease that this one replaced; "" if there was none.
     """
 

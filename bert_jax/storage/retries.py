@@ -19,9 +19,9 @@ T = TypeVar("T")
 # The time in seconds after which a request is abandoned. A run must survive a store that does not
 # respond for 30 s.
 BUDGET_SECONDS = 300.0
-# The time in seconds for attempts to connect to a store that has not responded to any request of
-# this process, since its address may be wrong. The second time is for an address that refuses
-# connections.
+# If a store has not responded to any request of this process, its address may be wrong. Attempts to
+# connect to it are therefore abandoned earlier: after the first of these times in seconds, or after
+# the second one if the address refuses connections.
 FIRST_CONTACT_SECONDS, REFUSED_SECONDS = 60.0, 15.0
 FIRST_DELAY, LONGEST_DELAY = 0.5, 20.0
 # A request that keeps failing is reported after this time, but only one request per minute.
@@ -77,9 +77,9 @@ def with_retries(
     """Return the result of a request, repeating it while it fails with a transient problem.
 
     Delays grow exponentially from half a second to 20 s. Each delay is multiplied by a random
-    factor between 0.5 and 1, so that many hosts do not repeat their requests at the same time. A
-    request that fails for more than a few seconds is logged, and so is one that succeeds in the
-    end.
+    factor between 0.5 and 1, so that many hosts do not repeat their requests at the same time. If a
+    request keeps failing for a few seconds, this is logged, and so is every request that succeeds
+    only at a later attempt.
 
     Args:
       request: makes one attempt.

@@ -166,7 +166,7 @@ def check_new_file(url: ObjectUrl, name: str) -> None:
 
 @contextmanager
 def local_output(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the local path for a file to write. If `path` is a URL, the file is then uploaded.
+    """Yield a local path to write a file to. If `path` is a URL, the file is uploaded afterwards.
 
     Raises:
       StorageError: the object cannot be written. The message contains the path of the local file.
