@@ -1,4 +1,4 @@
-"""Run commands, and check that a folder's runs have the same settings, for all experiments."""
+"""Run commands for the experiments, and check that all runs in a folder have the same settings."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ RESULTS, README = HERE / "results.json", HERE / "README.md"
 LOCK = ROOT / "runs/accelerators.lock"
 BEGIN, END = "<!-- results -->\n", "<!-- end of results -->"
 GIB = 2**30
-# Make XLA write the times that its cost model expects into the program. Older checkouts do not set
-# these flags themselves.
+# With these flags, the program contains the times that XLA's cost model expects. Older checkouts do
+# not set the flags themselves.
 GPU_FLAGS = "--xla_gpu_enable_triton_gemm=false --xla_gpu_collect_cost_model_stats=true"
 # The costs that are extrapolated over the number of layers.
 COSTS = ("ms", "model_flops", "hbm_gib", "kernels", "temporaries_gib")

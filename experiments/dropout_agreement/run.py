@@ -49,7 +49,7 @@ Scores = Mapping[str, Sequence[float]]
 
 
 def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
-    """Return the difference between the means and its 95% confidence interval (Welch's t-test)."""
+    """Return the difference between the means, with its 95% interval (Welch's t-test)."""
     found = ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
     return statistics.mean(one) - statistics.mean(other), float(found.low), float(found.high)
 

@@ -1,4 +1,4 @@
-"""Corrupt bytes, JSON values and lines, deterministically for a given random generator."""
+"""Introduce faults into bytes, JSON values and lines; the random generator determines them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make models, work directories and manifests that are either invalid or unusual but valid."""
+"""Generate models, work directories and manifests: invalid ones, and unusual but valid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make invalid config files, and overrides with invalid values."""
+"""Generate invalid config files, and overrides with invalid values."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def _evaluate(
 
 def _same_scores(assets: Assets, model: str, here: Path, _: Ended) -> str:
     """Compare the scores with the run's own scores on the same examples."""
-    # Without a "given" file, the evaluated file has additional rows and cannot be compared.
+    # If there is no file "given.*", the evaluated file has additional rows and other scores.
     if not any(here.glob("given*")):
         return ""
     expected = json.loads((assets / f"tuned-{model}/scores.json").read_text())

@@ -1,4 +1,4 @@
-"""Make safetensors files whose header or tensors are either invalid or unusual but valid."""
+"""Generate safetensors files: invalid ones, and valid ones with an unusual header or tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make tokenizer files of all kinds that are either invalid or unusual but valid."""
+"""Generate tokenizer files of all kinds: invalid ones, and unusual but valid ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _write(files: Files, here: Path) -> None:
 
 
 def _same_corpus(assets: Assets, files: Files, here: Path, _: Ended) -> str:
-    """Compare the corpus with the undamaged WordPiece tokenizer's; skip other kinds."""
+    """Compare the corpus with that of the undamaged WordPiece tokenizer; skip other kinds."""
     if not {"vocab.txt", "tokenizer.json"} & set(files):
         return ""
     given, expected = (

@@ -82,7 +82,7 @@ def _compared(task: Task, sets: Sequence[Files]) -> list[float]:
 def _scores_of_best(
     fits: Sequence[_Fit], scorers: Sequence[Callable[[_Fit], float]]
 ) -> list[float]:
-    """Return all scores of the fit with the best first score."""
+    """Return all scores of the fit that is best according to the first scorer."""
     best = max(fits, key=scorers[0])
     return [scorer(best) for scorer in scorers]
 

@@ -3,14 +3,14 @@ r"""Compare pretraining with training from scratch and with encoder-free baselin
     python experiments/finetuning/run.py MODEL --data DATA --work runs/finetuning --output results
 
 MODEL is a work directory written by `bert-jax pretrain` or `import`. DATA contains glue/, squad/,
-squad_shifts/ and ner_wnut17/. For each task, a `bert-jax sweep` from MODEL is compared with a sweep
-from random parameters of the same sizes, with the same learning rates and seeds, and with
-baselines. MRPC and WNUT-17 have test sets with public answers (glue/MRPC/msr_paraphrase_test.txt,
-ner_wnut17/emerging.test.annotated). For these two tasks, models are trained again with the learning
-rate and epoch that are best on the validation set, and then scored on the test set. If the command
-is killed, repeat it to resume. The script prints the table, and writes results.json and
-a plot per task to --output. The default output is this file's folder; with --fast (a check that
-takes minutes), it is the --work folder.
+squad_shifts/ and ner_wnut17/. For each task, a `bert-jax sweep` from MODEL is compared with
+baselines, and with a sweep that starts from random parameters of the same sizes and has the same
+learning rates and seeds. MRPC and WNUT-17 have test sets with public answers
+(glue/MRPC/msr_paraphrase_test.txt, ner_wnut17/emerging.test.annotated). For these two tasks, models
+are trained again with the learning rate and epoch that are best on the validation set, and then
+scored on the test set. If the command is killed, repeat it to resume. The script prints the table,
+and writes results.json and a plot per task to --output. The default output is this file's folder;
+with --fast (a check that takes minutes), it is the --work folder.
 
 Each task has its own number of epochs, batch size and learning rates (see tasks.py), which can be
 overridden. The experiment can be run in parts. Earlier results for other tasks are kept if they are

@@ -1,6 +1,6 @@
 """Run one side of a task's comparison: a sweep from the pretrained model or from random parameters.
 
-With --after-mnli, the sweep starts from a model that was fine-tuned on MNLI instead.
+With --after-mnli, the sweep instead starts from a model that was fine-tuned on MNLI.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _start(side: str, args: argparse.Namespace) -> list[str | Path]:
 def side_of(results: SweepResults, output: Path) -> dict:
     """Return all seeds' scores at the learning rate and epoch that are best on average.
 
-    A learning rate at which any seed diverged is avoided: it is chosen only if at least one seed
-    diverged at every rate. `bert_jax.finetuning.sweep_results.summarize` has the same rule.
+    A learning rate at which any seed diverged is avoided: it is chosen only if every rate has at
+    least one seed that diverged. `bert_jax.finetuning.sweep_results.summarize` has the same rule.
     """
     metric, learned = results.metric, {}
     for run in results.runs:

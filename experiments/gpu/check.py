@@ -1,4 +1,4 @@
-r"""Check results on an NVIDIA GPU that the tests can check only on a CPU.
+r"""Check on an NVIDIA GPU what the tests can check only on a CPU.
 
     python experiments/gpu/check.py --work runs/gpu
 

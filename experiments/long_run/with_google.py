@@ -1,4 +1,4 @@
-r"""Compute a run's goodput with Google's library, from the same ledger.
+r"""Compute a run's goodput with Google's library, from the run's own ledger.
 
     python -m venv google && google/bin/pip install ml-goodput-measurement
     google/bin/python experiments/long_run/with_google.py runs/long-run/killed
@@ -7,7 +7,8 @@ The library usually reads its entries from Google Cloud Logging. Here, it reads 
 of a run, converted to the entries that its recorder would have written: the start of every step,
 and the start and end of every other activity. An entry in the ledger covers several steps, so these
 steps are assumed to take equally long, and the other activities are assumed to follow them. The
-script needs no package other than the library, and prints both results as JSON.
+script needs no package other than the library, and prints the results of the ledger and of the
+library as JSON.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python experiments/near_duplicates/reports.py --documents 20000000 --removed 10000000 \\
         --scratch DIR --output experiments/near_duplicates
 
-The results for blocks of documents and the clusters are generated at random instead of being
+The clusters, and the results for blocks of documents, are generated at random instead of being
 computed from text. Then a separate process runs the step after the search, as `bert-jax prepare`
 does. The scratch directory needs about 600 bytes per document.
 """
@@ -63,7 +63,7 @@ def make_blocks(directory: Path, documents: int) -> None:
 
 
 def make_clusters(documents: int, removed: int) -> np.ndarray:
-    """Return one huge and many small clusters, as the kept document for each document."""
+    """Return the kept document for each document; one cluster is huge, and the others are small."""
     random = np.random.default_rng(1)
     parents = np.arange(documents)
     later = np.sort(1 + random.choice(documents - 1, removed, replace=False))
@@ -75,7 +75,7 @@ def make_clusters(documents: int, removed: int) -> np.ndarray:
 
 
 class Memory(threading.Thread):
-    """A sampler for the memory of this process that is not backed by files."""
+    """A sampler for the part of this process's memory that is not backed by files."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""Compare the removal of near-duplicates with exact Jaccard similarities and with datasketch.
+"""Check the search for near-duplicates against exact Jaccard similarities and datasketch.
 
     python experiments/near_duplicates/run.py --data DIR --output experiments/near_duplicates
 
@@ -66,7 +66,7 @@ def shingle_strings(text: str) -> set[str]:
 
 
 def exact_similarities(sets: Sequence[np.ndarray], lowest: float) -> dict[tuple[int, int], float]:
-    """Return the Jaccard similarity of every pair of sets that is at least `lowest`."""
+    """Return the pairs of sets whose Jaccard similarity is at least `lowest`, with its value."""
     sizes = np.array([len(each) for each in sets])
     values, counts = np.unique(np.concatenate(sets), return_counts=True)
     shared = values[counts > 1]
@@ -232,7 +232,7 @@ def real_sample(texts: Sequence[str], results: dict) -> None:
 
 
 def verified_sample(texts: Sequence[str], results: dict) -> None:
-    """Compare the pairs among real paragraphs with and without exact similarities."""
+    """Compare searches with and without `--verify-near-duplicates`, among real paragraphs."""
     exact = exact_similarities(sets_of(texts), min(THRESHOLDS) - MARGIN)
     results["verified"] = {}
     for threshold in THRESHOLDS:
