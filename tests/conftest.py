@@ -28,8 +28,8 @@ if "JAX_COMPILATION_CACHE_DIR" in os.environ:
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
     os.environ["JAX_COMPILATION_CACHE_DIR"] += f"/{worker}"
 
-# Test files that take half a minute or more. They run first, so that the other workers do not end
-# up waiting for one that is still running a slow file.
+# The test files that take half a minute or more. They run first, so that no worker is still running
+# a slow file when all others have finished.
 SLOW_FILES = (
     "docs/test_course.py",
     "test_end_to_end.py",

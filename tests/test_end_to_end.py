@@ -1,4 +1,4 @@
-"""Test runs that are killed, stopped, moved or changed, using the command line."""
+"""Check runs that are killed, stopped, moved or changed, using the command line."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_another_number_of_devices_trains_on_the_same_examples(
     expected, actual = history(uninterrupted, "train"), history(interrupted.stopped, "train")
     assert expected.keys() == actual.keys()
     for step in expected:
-        # Accuracies depend on which tokens are masked. Sums over devices differ in rounding.
+        # Other masked tokens would change the accuracies. Sums over devices only round differently.
         assert expected[step] == pytest.approx(actual[step], rel=2e-5), step
 
 

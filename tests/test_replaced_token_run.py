@@ -1,4 +1,4 @@
-"""Test runs that detect replaced tokens, from pretraining to export, using the command line."""
+"""Test the commands for replaced-token detection, from pretraining to export."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_run_reports_a_full_disk_and_resumes_later(
     bert_jax, bert_jax_here, pretrain: Words, finished_run: Path, small_disk: Path
 ) -> None:
-    """Use a process, since TensorStore's threads report further errors after a failed save."""
+    """Use a subprocess, since TensorStore's threads report further errors after a failed save."""
     work_dir = small_disk / "run"
     stopped = bert_jax(*pretrain(work_dir), devices=8, code=2)
     (error,) = [line for line in stopped.errors.splitlines() if "error" in line]

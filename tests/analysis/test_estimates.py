@@ -67,7 +67,7 @@ def test_instructions_without_an_estimate_are_counted(estimate: StepEstimate) ->
 
 
 def test_attributes_with_line_breaks_are_read() -> None:
-    """Read attributes of a Pallas kernel that look like the end of a computation."""
+    """Read a Pallas kernel whose attributes look like the end of a computation."""
     text = """HloModule jit_step
 
 ENTRY %main (x: bf16[4,8]) -> bf16[4,8] {

@@ -31,7 +31,8 @@ OTHERS = {
 TASK = "--config table --config.max_length=32"
 NO_FILE = "no such file"
 NO_MODEL = "contains no model.json (there is no such directory)"
-# For every other option: the command-line words before it, and the problem that the message states.
+# For every other option: the words that precede the option on the command line, and the problem
+# that the message states.
 COMMANDS: dict[str, tuple[str, str]] = {
     "add-words --words": ("add-words MODEL --output out", NO_FILE),
     "bench data --corpus": ("bench data", "no such directory"),

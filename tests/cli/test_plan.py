@@ -198,7 +198,7 @@ def test_the_cheapest_remedies_are_tried_first() -> None:
     config = PretrainConfig(work_dir="w", phases={"phase1": worst.phase}, model=variant("tiny"))
     tried = remedies_of(config, worst, limit=150)
     assert tried[:5] == [
-        # The step needs 400 bytes in addition to the state. A quarter of this fits; half does not.
+        # Besides the state, the step needs 400 bytes. Half of them would not fit; a quarter would.
         "--config.accumulation_steps=4",
         "--config.compute.remat=dots",
         "--config.compute.remat=layer",

@@ -125,7 +125,7 @@ def _random_texts(seed: int, count: int) -> list[str]:
 
 @pytest.fixture(scope="session")
 def make_source() -> Callable[..., ExampleSource]:
-    """Return a function that opens a corpus from `write_corpus` as an example source."""
+    """Return a function that opens a corpus from `write_corpus` as an `ExampleSource`."""
 
     def make(directory: Path, split="train", **config) -> ExampleSource:
         corpus = Corpus(directory, split)

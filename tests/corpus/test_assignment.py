@@ -1,4 +1,7 @@
-"""Test that documents are assigned to the same units from scans as from the document stream."""
+"""Test that scans of the inputs lead to the same units as the documents themselves.
+
+A unit consists of the documents of one shard. A scan lists the digests and sizes of documents.
+"""
 
 import random
 

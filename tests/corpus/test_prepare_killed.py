@@ -66,7 +66,7 @@ def test_a_preparation_killed_at_any_time_is_continued(corpus, finished, tmp_pat
         process.wait()
         process.stderr.close()
         assert not (output / "manifest.json").exists()
-        # Wait, since workers end with their parent, but only once they have started up.
+        # Wait, since workers that are still starting up do not end together with their parent.
         deadline = time.monotonic() + 60
         while any(Path(f"/proc/{worker}/exe").exists() for worker in workers):
             assert time.monotonic() < deadline

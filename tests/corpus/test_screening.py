@@ -240,7 +240,7 @@ def request_screened(screened, options, tokenizer, folder, tmp_path):
 def test_merged_parts_equal_a_corpus_prepared_at_once(
     screened, request_screened, tmp_path, checksums, monkeypatch
 ) -> None:
-    """The second part and the merge use the result that the first part has combined."""
+    """Check that only the part that is made first combines the results of screening blocks."""
     monkeypatch.setattr(screened_blocks, "BLOCK_BYTES", 20_000)
     monkeypatch.setattr(part_screening, "BLOCK_BYTES", 20_000)
     make_part(request_screened(), Part(1, 2))
@@ -336,7 +336,7 @@ def test_held_out_inputs_are_not_filtered(
     assert manifest.heldout_repeats == 1
     cluster = json.loads((tmp_path / "out" / "near_duplicates.jsonl").read_text().splitlines()[0])
     assert cluster["kept"] == f"{heldout}:2"
-    assert len(cluster["removed"]) == 4  # The original and the other three copies are removed.
+    assert len(cluster["removed"]) == 4  # The original and the three copies besides text 40.
 
 
 @pytest.mark.slow
@@ -430,7 +430,7 @@ def test_clusters_are_written_in_pieces(
 def test_an_input_that_changes_after_the_first_pass_is_noticed(
     prepare_options, tokenizer, tmp_path, write_json_lines, monkeypatch, replacement
 ) -> None:
-    """Change an input so that it has as many documents as before, or one fewer at the end."""
+    """Change the text of an input's last document, or remove this document."""
     texts = [f"The cat ran to house {number}." for number in range(10)]
     path = write_json_lines(tmp_path / "a.jsonl", texts)
     options = replace(prepare_options, filters=FilterOptions(min_words=2))

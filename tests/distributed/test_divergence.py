@@ -21,7 +21,8 @@ SETTINGS = (
     "divergence.margin_steps=2",
 )
 STEPS, HALF = 36, 18
-# Ordinary fluctuations of the loss are outliers, so that two of them often follow each other.
+# With this limit, ordinary fluctuations of the loss count as outliers, so that one outlier often
+# follows another.
 STRICT = "divergence.max_deviations=0.7"
 MEASURED = ("seconds", "tokens_per_second", "stall", "utilisation", "compiling")
 
@@ -55,8 +56,8 @@ def test_eight_devices_skip_and_roll_back(
     words.append(f"reporting.notify=echo $BERT_JAX_EVENT $BERT_JAX_STEP >> {events}")
     finished = bert_jax_here(*short_run(tmp_path, *words))
     assert finished.code == 0, finished.errors
-    # Batches 21 and 22 are outliers. The newest checkpoint that is at least two steps older is the
-    # one at step 18, which was evaluated.
+    # Batches 21 and 22 are outliers. The newest checkpoint at least two steps before batch 21 is at
+    # step 18, which was evaluated.
     assert kinds(tmp_path) == {"skip": [22, 23], "rollback": [23]}
     assert "Rolled back to the checkpoint at step 18 and skipped batches 18 to 22" in (
         finished.errors

@@ -246,7 +246,7 @@ def test_the_error_is_reported_if_all_processes_fail(bert_jax):
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_the_surviving_process_names_the_killed_one(bert_jax, victim):
-    """Kill each process, including the coordinator (0), after whose end JAX aborts the other."""
+    """Kill one of two processes. If it is the coordinator (0), JAX aborts the other one."""
     processes = start_together(bert_jax, KILLED, "be-killed", str(victim))
     (survivor,) = end_of(processes, which=[1 - victim], seconds=120)
     assert survivor.code == 2, survivor.errors

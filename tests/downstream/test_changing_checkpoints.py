@@ -197,7 +197,7 @@ def test_a_checkpoint_that_is_removed_slowly_is_not_called_damaged(
             attempts.append(step)
             checkpoint = work_dir / "checkpoints/2"
             files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
-            # Begin with one of the files that a complete checkpoint must have.
+            # The first file to be removed is one that every complete checkpoint has.
             files.sort(key=lambda path: path.name != "checksums.json")
             files[0].unlink()
             if len(attempts) == 5:

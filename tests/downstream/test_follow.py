@@ -252,7 +252,7 @@ def test_a_run_fine_tunes_its_own_checkpoints_and_resumes(
 ) -> None:
     work_dir = tmp_path / "run"
     words = [f"evaluation.downstream=('{task}',)", "evaluation.downstream_every=2"]
-    # Only the checkpoints that are fine-tuned are saved.
+    # Save only those checkpoints that will be fine-tuned.
     words += ["checkpoint.every_steps=100", "checkpoint.keep_best=0"]
     config = config_of(tiny_config, work_dir, *words)
     # The run checks for a stop request at 4 steps, in 2 evaluations, and before fine-tuning.

@@ -59,7 +59,7 @@ def repetition(text: str, **limits: object) -> str:
     [
         # Two of the five lines are repetitions of "b".
         ("a1\nb\nb\nb\nc1", "gopher.duplicate_lines: 0.4, at most 0.3"),
-        # This text has three lines in two paragraphs, which are equal.
+        # The last of the three paragraphs is a duplicate.
         ("one\ntwo\n\nthree\n\nthree", "gopher.duplicate_paragraphs: 0.333, at most 0.3"),
         # One of the four lines is a duplicate; it has 9 of the 42 characters.
         (

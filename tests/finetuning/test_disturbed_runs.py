@@ -1,4 +1,4 @@
-"""Test runs that are stopped, killed or ended early, and compare them with an uninterrupted run."""
+"""Compare runs that are stopped, killed or ended early with an uninterrupted run."""
 
 from __future__ import annotations
 

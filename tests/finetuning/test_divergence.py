@@ -38,8 +38,8 @@ def test_a_run_survives_infinite_parameters(
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     finished = bert_jax_here(*toy.words("glue", whole, *WHOLE, *SETTINGS))
     assert finished.code == 0, finished.errors
-    # The update with batch 19 makes the parameters infinite, which is noticed in the next step. The
-    # newest checkpoint that is at least two steps older is the one at step 18.
+    # The update with batch 19 makes the parameters infinite, which is noticed at batch 20. The
+    # newest checkpoint at least two steps before batch 20 is the one at step 18.
     text = finished.errors
     assert "step 21 (batch 20): its loss is nan" in text
     assert "The first parameters that are not finite are encoder.embeddings" in text

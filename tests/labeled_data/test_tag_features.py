@@ -113,7 +113,7 @@ def test_context_is_as_much_of_the_document_as_fits(shared_data: Path) -> None:
     for number in range(len(features.features)):
         tokens = window(features, number)
         scored = tokens.start + np.flatnonzero(weights[tokens])
-        # A window scores a single sentence without its neighbors.
+        # A window also contains neighboring sentences, but scores only one sentence.
         (sentence,) = {sentence_of[position] for position in scored.tolist()}
         text = texts[sentences.documents[sentence]]
         ids = features.features.sequences.token_ids[tokens][1:-1].tolist()

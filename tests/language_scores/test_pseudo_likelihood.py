@@ -58,7 +58,7 @@ def test_equal_rows_are_computed_once(masked_lm):
     sentences = encode_sentences(tokenizer, ["a b c", "a x c", "a y c"])
     rows = masked_rows(sentences, 5, tokenizer)
     assert len(rows.row) == 9
-    # The shared row is computed twice, since it looks up three tokens, two at a time.
+    # The shared row is needed for three tokens, but can be used for only two, so it is copied.
     assert len(rows.token_ids) == 6 + 2
     labels = rows.labels[rows.row, rows.slot]
     assert labels.tolist() == np.concatenate([s.token_ids for s in sentences]).tolist()

@@ -112,7 +112,7 @@ def in_pytorch(
     ("shape", "kind", "rate", "with_sum"),
     [
         # Vectors of 64, 768 and 1,024 elements consist of one, three and one parts. Blocks have 16,
-        # 4 and 4 of them, so the last block is not full.
+        # 4 and 4 vectors, so the last block is not full.
         ((3, 7, 64), "layer", 0.1, False),
         ((3, 7, 64), "layer without bias", 0.5, True),
         ((1, 1, 64), "rms", 0.1, True),
@@ -136,7 +136,7 @@ def test_results_and_gradients_equal_pytorchs(
 def test_bfloat16_results_are_rounded_as_without_the_kernel(kind: str) -> None:
     arrays = draw((3, 21, 192), jnp.bfloat16)
     found = pulled(arrays, kind, 0.1, "triton", True)
-    # Without jax.jit, no rounding between two operations is skipped.
+    # Without jax.jit, the result of every operation is rounded.
     expected = [np.asarray(a, np.float32) for a in pull(arrays, kind, 0.1, "xla", True)]
     assert_array_equal(found[0], expected[0])  # Compare the sums.
     for index in (1, 2, 3):

@@ -378,7 +378,7 @@ def test_the_loss_stays_exact_for_large_logits() -> None:
 def test_one_pass_over_the_logits_finds_the_same_maximum_and_sum(scale: float) -> None:
     logits = np.random.default_rng(0).normal(0, scale, (50, 3001)).astype(np.float32)
     logits[0, :2000] = -np.inf
-    # Sort the logits in ascending order, so that each one changes the maximum.
+    # Sort the logits in ascending order, so that each one is a new maximum.
     logits[1] = np.sort(logits[1])
     highest, total = jax.jit(task._in_one_pass)(logits)
     assert_array_equal(highest, logits.max(axis=1))
@@ -415,7 +415,7 @@ def test_the_gradient_of_the_loss_contains_no_scatter() -> None:
         return jax.nn.logsumexp(logits, axis=1) - at_label
 
     assert "scatter" not in program(lambda x: cross_entropy(x, labels).loss)
-    assert "scatter" in program(plain)  # For this reason, the model has a custom gradient.
+    assert "scatter" in program(plain)  # The custom gradient avoids this scatter.
 
 
 def test_sinusoidal_positions_follow_the_formula() -> None:

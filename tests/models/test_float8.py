@@ -143,7 +143,7 @@ def test_activations_are_kept_in_fp8_between_the_passes() -> None:
 
 
 def test_only_nvidia_gpus_multiply_fp8_numbers() -> None:
-    """Check the dtypes of operands, since XLA removes a conversion to FP8 and back on GPUs."""
+    """Check the operands' dtypes: on GPUs, XLA would remove a conversion to FP8 and back."""
     traced = jax.jit(pulled).trace(*operands(2, 16, 24, 40))
 
     def products(platform: str) -> list[tuple[str, str]]:

@@ -170,8 +170,8 @@ def scale_of(name: str, head: str, expected: Parameters) -> float:
     """Return the magnitude by which to scale the tolerance for a gradient.
 
     If a bias shifts all scores in a softmax equally, its gradient is nothing but rounding error,
-    which must be small compared with a related gradient. This is true of a key bias, of the
-    classifier bias if the softmax is over choices or positions, and of the last layer's bias if the
+    which must be small compared with a related gradient. Such biases are the key biases; the
+    classifier bias, if the softmax is over choices or positions; and the last layer's bias, if the
     softmax is over positions.
     """
     like = name.replace(".key.bias", ".query.bias")

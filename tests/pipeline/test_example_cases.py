@@ -105,7 +105,10 @@ def test_fragments_without_a_partner_are_one_segment_without_a_label(
 
 
 def test_fragments_with_different_kinds_of_ends_are_not_paired(tmp_path, make_source, fragments_of):
-    """Check that no pair is made of different kinds of ends, which would reveal the label."""
+    """Check that a fragment that fills its record is not paired with one that does not.
+
+    Otherwise, the end of the second segment would reveal the label.
+    """
     long = TokenizedDocument(0, 1000 + np.arange(29), np.arange(0, 29, 7))
     others = [TokenizedDocument(n, 50 + np.arange(28), np.arange(0, 28, 7)) for n in range(1, 9)]
     source = make_source(write_documents(tmp_path, [long, *others], max_fragments=1))

@@ -62,8 +62,8 @@ def test_a_small_recipe_differs_from_its_large_one_only_in_sizes(recipe: Path) -
     # This recipe continues the pretraining of a model, and keeps the model's dropout rates.
     if recipe.stem == "domain":
         sizes += ("hidden_dropout", "attention_dropout")
-    # In a few minutes, this small ELECTRA learns something only with other dropout and masking
-    # rates.
+    # This small ELECTRA is trained for a few minutes, in which it learns something only if its
+    # dropout and masking rates differ from those of the large one.
     if recipe.stem == "electra_small":
         sizes += ("hidden_dropout", "attention_dropout")
         small = replace(small, masking=replace(small.masking, rate=large.masking.rate))

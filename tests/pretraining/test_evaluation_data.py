@@ -72,7 +72,7 @@ def config_of(tiny_config: Path, work_dir: Path, data: Path, *words: str) -> Pre
 
 @pytest.fixture(scope="module")
 def made(tiny_config: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return a finished run, how many programs were compiled by each evaluation, and its output."""
+    """Return a finished run, the count of compiled programs at each evaluation, and the output."""
     programs: list[Any] = []
     counts: list[int] = []
     lines: list[str] = []

@@ -31,8 +31,8 @@ def test_a_note_warns_of_a_corpus_with_few_pairs() -> None:
     (line,) = few_pairs("sentence_order", corpora)
     assert "phase1: at most 0.4% of the documents in corpora/phase1 have two sentences" in line
     assert few_pairs("none", corpora) == []
-    # Byte-level BPE tokens reveal which sentence begins a document, so that sentence is not
-    # swapped.
+    # Byte-level BPE tokens reveal which sentence begins a document. Therefore, this sentence is
+    # not swapped.
     pairs = [corpus("phase1", 1_000, 1_900, spaced=True)]
     (line,) = few_pairs("sentence_order", pairs)
     assert "at most 45.0% of the documents in corpora/phase1 have three sentences" in line

@@ -1,4 +1,4 @@
-"""Test runs whose phases have different rotary angles (Warner et al. 2024, section 2.2)."""
+"""Check runs whose phases have different rotary angles (Warner et al. 2024, section 2.2)."""
 
 from __future__ import annotations
 

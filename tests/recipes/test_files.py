@@ -30,7 +30,7 @@ def test_recipes_are_found_by_name_from_any_directory(
 
 
 def test_the_best_checkpoint_of_a_recipe_is_chosen_on_the_same_text() -> None:
-    """Check the metric, since the held-out sets of different corpora have different losses."""
+    """Check that the metric is not a held-out loss, which would depend on the phase's corpus."""
     long = CONFIGS.glob("pretrain/*_long.py")
     best = [file for file in long if "--step best" in file.read_text(encoding="utf-8")]
     assert [file.stem for file in best] == ["modernbert_large_long"]

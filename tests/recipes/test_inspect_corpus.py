@@ -45,7 +45,7 @@ def test_a_config_selects_the_examples(tiny_config: Path, length: str, step: int
     shown = show_batch(tiny_config, changes, step=step, num_rows=10)
     assert str(view.examples) == str(shown)
     assert "seed=5, sentence_pairs=sentence_order, masking.rate=0.15" in view.settings
-    # Without the corpus in its config, the phase with the same sequence length is shown.
+    # If the config does not name the corpus, the phase with the corpus's sequence length is shown.
     missing = {"phases.phase1.corpus": "other"} if length == "32" else {}
     if missing:
         moved = inspect_corpus(tiny_config.parent / "32", tiny_config, {**changes, **missing})

@@ -99,7 +99,7 @@ class Emulator:
         self.fail("status", 1 << 30, status=status, after=after, body=code, path=path, spreads=True)
 
     def deny_access(self, path: str) -> None:
-        """Reject all requests after one that matches, as if a permission had been withdrawn."""
+        """Reject the first matching request and all later ones, as if access had been revoked."""
         code = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
         self.fail("status", 1 << 30, status=403, body=code, path=path, spreads=True)
 

@@ -2,15 +2,15 @@
 
 A POST of {"kind", "count", "methods", "path", "seconds", "status", "after", "body", "spreads"} to
 /-/faults defines faults: of the requests that match, the first `after` pass, and the next `count`
-fail. With "spreads", the requests after the first one fail even if they do not match. There are six
-kinds:
+fail. With "spreads", only the first request to fail must match; the ones after it fail in any case.
+There are six kinds:
 
 - "status" answers with an HTTP status and `body`.
 - "stall" sends nothing for some seconds and then closes the connection.
 - "cut" sends only half of the response.
 - "lost" forwards the request, but then closes the connection instead of responding.
-- "freeze" delays the request and all others that follow until some seconds have passed.
-- "hold" delays only the request, until a DELETE of /-/held.
+- "freeze" delays all requests, beginning with this one, until some seconds have passed.
+- "hold" delays only this request, until a DELETE of /-/held.
 
 A delayed request is forwarded even if the client has given up. GET /-/faults returns the number of
 faults that are left, and DELETE removes them.
@@ -82,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(answer.status, dict(answer.getheaders()), content, cut=kind == "cut")
 
     def thaw(self, seconds: float) -> None:
-        """Wait until nothing is frozen, after freezing all requests for some seconds."""
+        """Freeze all requests for some seconds (0 for none), and wait until nothing is frozen."""
         global FROZEN_UNTIL
         if seconds:
             FROZEN_UNTIL = time.monotonic() + seconds

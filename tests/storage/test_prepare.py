@@ -184,7 +184,7 @@ def test_only_complete_shards_are_kept(
     assert kept == [name for name in names if name[-2:] not in ("03", "04", "05", "06")]
     assert not list((tmp_path / "cache").rglob("lock"))  # Nothing was read through the cache.
 
-    # A preparation that is killed while it replaces a shard leaves no result for the old one.
+    # If a preparation is killed while it replaces a shard, no result for the old shard is left.
     def fail(*_: object) -> None:
         raise OSError("killed")
 

@@ -1,4 +1,4 @@
-"""Test runs in a bucket with several processes, whose disks are not shared."""
+"""Test that several processes without a shared disk can form one run in a bucket."""
 
 import os
 import signal
@@ -60,7 +60,7 @@ class Outcome:
 
 
 class Hosts:
-    """Runs `bert-jax` in processes that form one run, each on a machine with an empty disk."""
+    """An object that starts the processes of a run, each as if on a machine with an empty disk."""
 
     def __init__(self, command: Command, root: Path):
         self._command, self._root, self._count = command, root, 0
@@ -96,9 +96,9 @@ class Hosts:
         return ended
 
     def kill(self, victim: int, moment: Callable[[], bool], *words: object) -> None:
-        """Start a command, kill one process as soon as `moment` returns True, and then the other.
+        """Start a command, and kill process `victim` as soon as `moment` returns True.
 
-        A launcher ends the other process as well, since it cannot continue.
+        Then kill the other process: it cannot continue, so a launcher would end it too.
         """
         started = self.start(*words, killed=True)
         deadline = time.monotonic() + 300

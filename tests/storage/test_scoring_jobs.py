@@ -113,7 +113,8 @@ def test_a_run_that_fine_tunes_its_own_checkpoints_is_killed(
     run.kill(lambda: bool(log_of(url)), *words)
     begun = scores(log_of(url))
     output, errors = run(*words)
-    assert errors.count("waiting for up to") == 1  # The command waits for both leases at once.
+    # The command waits for both leases at the same time.
+    assert errors.count("waiting for up to") == 1
     found = scores(log_of(url))
     assert in_common(found, begun) == begun and len(found) > len(begun)
     assert found[32] == on_disk[32]

@@ -87,7 +87,7 @@ def test_a_sweep_that_is_killed_gives_the_results_of_one_on_disk(
         for name in names
         if b"this run's checkpoint at step" in read_bytes(url / "runs" / name / "output.txt")
     ]
-    assert len(resumed) <= 1  # It may have been killed before its first checkpoint.
+    assert len(resumed) <= 1  # The run may have been killed before its first checkpoint.
     assert f"directory of the best run: {url}/runs/" in output
     assert f"report: {url}/report.html" in output
     assert read_bytes(url / "report.png").startswith(b"\x89PNG")

@@ -20,7 +20,7 @@ from .conftest import free_port
 
 @pytest.fixture(params=["gs", pytest.param("s3", marks=pytest.mark.slow)])
 def scheme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Scheme:
-    """Return a scheme whose store has never responded; all delays are at most a tenth as long."""
+    """Return a scheme whose store has never responded, and cut all delays to a tenth or less."""
     pytest.importorskip({"gs": "gcsfs", "s3": "s3fs"}[request.param])
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)

@@ -1,5 +1,7 @@
-"""Serve datasets from a directory through the part of the Hugging Face Hub's API that readers
-use."""
+"""Serve the datasets in a directory as the Hugging Face Hub does.
+
+The server supports the part of the Hub's API that is needed to read datasets.
+"""
 
 from __future__ import annotations
 

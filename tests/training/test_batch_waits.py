@@ -14,7 +14,7 @@ from bert_jax.training.batch_waits import BatchWaits
 
 
 class Clock:
-    """A clock that moves only on request, and that stops whenever a step ends."""
+    """A clock that moves only on request. When a step ends, it pauses until this is noticed."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -103,7 +103,10 @@ def test_every_flipped_bit_of_the_data_is_detected(checkpoints: Path) -> None:
 def test_no_flipped_bit_of_the_metadata_changes_the_identity(
     checkpoints: Path, saved: Path
 ) -> None:
-    """Flip bits; they may go unnoticed only in timestamps, whitespace or data checked by Orbax."""
+    """Flip bits, which may go unnoticed only in certain places.
+
+    These are timestamps, whitespace, and data that Orbax itself checks.
+    """
     rng, path = random.Random(1), checkpoints / "30" / "_CHECKPOINT_METADATA"
     before = path.read_bytes()
     for _ in range(60):
@@ -385,7 +388,10 @@ def test_a_failed_save_is_reported_at_the_next_step(
 
 
 def test_a_save_that_times_out_is_a_failure(checkpoints: Path) -> None:
-    """Distinguish a timeout from a future that is still running, whose error has no message."""
+    """Raise a TimeoutError without a message, which is a failure if `raise_if_failed` waits.
+
+    If it does not wait, the error only means that the save is still running.
+    """
 
     class Response:
         def result(self, timeout: float | None) -> None:

@@ -46,7 +46,7 @@ def test_equal_steps_are_compiled_once(directory: Path, monkeypatch: pytest.Monk
     assert compile.calls == 1 and second.cached
     assert (second.memory, second.flops, second.bytes_accessed) == (6, None, 4.5)
     assert second.text == first.text == "HloModule number 1"
-    # Anything that may change the program is compiled again.
+    # The step is compiled again after a change to anything that may affect the program.
     cached_step(lowered("module @other"), mesh(), compile)
     cached_step(lowered(), mesh("TPU v6 lite"), compile)
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=dump")

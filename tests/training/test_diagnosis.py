@@ -1,4 +1,4 @@
-"""Test that the first values that are not finite are found, in models with planted ones."""
+"""Test that, in models made to fail, the first values that are not finite are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that runs skip outliers, roll back after a divergence, and resume exactly in between."""
+"""Test that runs skip outliers, roll back after a divergence, and resume exactly from any step."""
 
 from __future__ import annotations
 
@@ -452,13 +452,13 @@ def test_the_window_starts_empty_in_each_phase(bench: Bench) -> None:
 
     state, recorder = bench.run(MemoryCheckpointer(), {}, phases=phases)
     assert not recorder.reports
-    # In one phase, all later batches are outliers.
+    # In a single phase, all batches from step 20 on are outliers.
     with pytest.raises(TrainingDiverged):
         bench.run(MemoryCheckpointer(), larger)
 
 
 def test_an_update_that_breaks_the_parameters_rolls_back(bench: Bench) -> None:
-    """Use an infinite learning rate in one step, which makes the parameters infinite."""
+    """Use an infinite learning rate at step 24, which makes the parameters infinite."""
 
     class Rates:
         def __getitem__(self, step: int) -> np.float32:

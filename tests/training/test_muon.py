@@ -179,7 +179,7 @@ class Training:
         self.step = make_train_step(self.task, self.optimizer, self.mesh, accumulation_steps=parts)
 
     def start(self) -> TrainState:
-        # With seed 3, Adam amplifies the rounding of a gradient near 0 in a bias about tenfold.
+        # With seed 3, a bias has a gradient near 0, whose rounding Adam amplifies about tenfold.
         return init_state(self.task.definition, self.optimizer, self.mesh, seed=5)
 
     def train(self, state: TrainState, batches: list[Tree]) -> TrainState:

@@ -183,7 +183,7 @@ def raising(error: BaseException) -> Any:
 
 
 def without_batch(step: int, error: BaseException) -> Callable[[Phase], Phase]:
-    """Return a change to a phase that makes its batches end with an error after `step` steps."""
+    """Return a function that changes a phase: its batches end with an error after `step` steps."""
 
     def change(phase: Phase) -> Phase:
         @contextmanager

@@ -235,7 +235,7 @@ def test_report_puts_errors_in_the_output(models, bert_jax_here, monkeypatch, tm
     assert "field 'id' contains a lone" in found[7]["error"]
     assert "a lone surrogate" in found[8]["error"]
     assert "byte 0xff is not UTF-8" in found[9]["error"]
-    # Without --unusable report, the command fails at the first unusable line.
+    # Without `--unusable report`, the command fails at the first unusable line.
     refused = bert_jax_here("predict", *words)
     assert refused.code == 2 and f"{source}:4: '{{' is not valid JSON" in refused.errors
 
