@@ -108,6 +108,7 @@ class Ledger:
         peak_flops: float | None,
         devices: str,
         processes: int,
+        explain: Callable[[BaseException], str | None] = lambda error: None,
     ) -> Iterator[None]:
         """Write entries to the work directory during a `with` block.
 
@@ -121,6 +122,8 @@ class Ledger:
           peak_flops: the peak FLOP/s of all devices together; None if unknown.
           devices: the number and kind of devices.
           processes: the number of processes.
+          explain: returns a message for an error that ends the block, or None to record the error's
+            type and its own message.
         """
         self.step = step
         self._open(work_dir / GOODPUT_NAME)
@@ -143,7 +146,8 @@ class Ledger:
                 yield
             state = self.state
         except BaseException as raised:
-            state, error = "failed", f"{type(raised).__name__}: {raised}"[:1000]
+            message = explain(raised) or f"{type(raised).__name__}: {raised}"
+            state, error = "failed", message[:1000]
             raise
         finally:
             self._closed.set()

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from bert_jax.analysis import chips
 from bert_jax.goodput.ledger import Ledger
+from bert_jax.training.distributed import lost_process
 from bert_jax.training.heartbeat import Heartbeat
 from bert_jax.training.notification import Notifier
 from bert_jax.training.reports import OnReport, discard
@@ -59,6 +60,7 @@ def open_ledger(
         peak_flops=peak_flops,
         devices=f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
         processes=jax.process_count(),
+        explain=lost_process,
     )
     closing.enter_context(opened)
     notifier = Notifier(notify, ledger, work_dir, total_steps)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bert_jax.goodput.ledger import Ledger
+from bert_jax.training.distributed import lost_process
 from bert_jax.training.reports import DivergenceReport, EvaluationReport, Report
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class Notifier:
             yield
             self.send("end", self._ledger.state or "stopped")
         except BaseException as error:
-            self.send("failure", f"{type(error).__name__}: {error}")
+            self.send("failure", lost_process(error) or f"{type(error).__name__}: {error}")
             raise
         finally:
             if self._newest is not None:

@@ -76,6 +76,28 @@ def test_an_error_is_recorded(tmp_path: Path) -> None:
     assert (entry.state, entry.error) == ("failed", "ZeroDivisionError: no weights")
 
 
+def test_an_explained_error_is_recorded_with_its_explanation(tmp_path: Path) -> None:
+    explanations = {ConnectionError: "process 1 has ended"}
+    for error, recorded in [
+        (ConnectionError("Gloo failed"), "process 1 has ended"),
+        (ZeroDivisionError("no weights"), "ZeroDivisionError: no weights"),
+    ]:
+        with (
+            pytest.raises(type(error)),
+            Ledger().open(
+                tmp_path,
+                step=0,
+                total_steps=9,
+                peak_flops=None,
+                devices="",
+                processes=2,
+                explain=lambda raised: explanations.get(type(raised)),
+            ),
+        ):
+            raise error
+        assert read_entries(tmp_path / GOODPUT_NAME)[-1].error == recorded
+
+
 def test_compilation_is_counted_once(tmp_path: Path) -> None:
     @jax.jit
     def inner(x: jax.Array) -> jax.Array:
