@@ -151,7 +151,7 @@ class ArgumentParser(argparse.ArgumentParser):
         return {name: path for name, path in given.items() if path not in (None, "-")}
 
     def given_values(self, args: argparse.Namespace) -> list[tuple[str, str]]:
-        """Return the value of each given option as text, paired with the text before it.
+        """Return a (text before the value, value) pair of strings for each option that was given.
 
         For example, ("--input ", "a.txt") or ("--config.work_dir=", "runs/mine").
         """
@@ -177,7 +177,7 @@ class ArgumentParser(argparse.ArgumentParser):
     def add_number(
         self, name: str, help: str, default: int | None = None, *, minimum: int | None = None
     ) -> None:
-        """Add an option that takes a whole number, which must be at least `minimum` if given."""
+        """Add an option that takes a whole number. If `minimum` is given, reject smaller ones."""
         kind = int if minimum is None else at_least(minimum)
         self.add_option(name, "N", help, kind=kind, default=default)
 

@@ -57,8 +57,8 @@ MAY_IMPORT = {
     },
 }
 MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"goodput", "storage", "tasks", "tracking"}
-# Packages used by data workers and by commands that must start quickly. None stands for top-level
-# modules.
+# Packages used by data workers and by commands that must start quickly. The key None covers
+# top-level modules.
 WITHOUT_JAX = {
     *(None, "storage", "tokenizers", "text", "filtering", "corpus", "pipeline", "labeled_data"),
 }

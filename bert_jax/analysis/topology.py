@@ -29,8 +29,8 @@ _GPU_FLAGS = (
     "--xla_gpu_collect_cost_model_stats=true",
 )
 
-# The slices of each kind of chip in Google Cloud's documentation, keyed by the number in names such
-# as v5litepod-16. This is the number of chips for v5e and v6e, but the number of cores for v4 and
+# The slices that Google Cloud documents for each kind of chip, keyed by the number in names such as
+# v5litepod-16. This is the number of chips for v5e and v6e, but the number of cores for v4 and
 # v5p, which have two cores per chip.
 _FLAT_SLICES = {
     **{1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16"},

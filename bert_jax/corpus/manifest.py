@@ -145,7 +145,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """A SHA-256 in hex of everything that affects training, but not of the sources."""
+        """The hexadecimal SHA-256 of everything that affects training, except the sources."""
         content = dataclasses.asdict(self, dict_factory=json_fields)
         history = ("options", "sources", "tokenizer_files")
         for name in (*history, "empty_files_skipped", "heldout_repeats", "filters"):

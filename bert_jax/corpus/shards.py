@@ -156,7 +156,7 @@ def write_shard(
 
 
 def result_of(content: Mapping[str, Any]) -> UnitResult:
-    """Return the result that a result file contains, given the content of the file.
+    """Parse the content of a result file.
 
     Raises:
       KeyError: a field is missing.

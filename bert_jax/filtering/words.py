@@ -155,7 +155,7 @@ def _kept_before(positions: NDArray[np.intp], is_kept: NDArray[np.bool_]) -> NDA
 
 
 def _singles(codes: NDArray[np.uint32], is_kept: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return the positions, among the kept characters, of those that are words on their own."""
+    """Return which of the kept characters form words by themselves, as positions among them."""
     unusual = np.flatnonzero(codes >= _SINGLE_RANGES[0][0])
     single = unusual[_kinds()[codes[unusual]] == _SINGLE]
     return _kept_before(single, is_kept) if len(single) else single

@@ -20,7 +20,7 @@ MULTIPLE = 8
 
 
 class PlannedBatch(NamedTuple):
-    """The indices of a batch's examples, [rows] (-1: padding), and the length of the rows."""
+    """The indices [rows] of a batch's examples, -1 for padding, and the row length."""
 
     examples: NDArray[np.int64]
     length: int

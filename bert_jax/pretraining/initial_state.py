@@ -43,7 +43,7 @@ from bert_jax.training.state import TrainState, abstract_state, init_state
 _POSITIONS = "encoder.embeddings.position"
 # Parameter names and shapes do not depend on the compute settings.
 _ANY_COMPUTE = ComputeConfig(dtype="float32", attention="xla")
-_MAX_LISTED = 4  # The maximum number of mismatched parameters that a message lists.
+_MAX_LISTED = 4  # The maximum number of mismatched parameters in a message.
 _LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
 
 

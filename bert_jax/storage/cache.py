@@ -32,7 +32,7 @@ _LOCK, _DOWNLOAD = "lock", "download"
 # This file contains an upper bound on the size of all copies. It is locked while a copy is added.
 _ROOM = "room"
 
-# The open files that hold the locks of copies that are kept until this process ends.
+# The open lock files of copies that must be kept until this process ends.
 _kept: dict[Path, int] = {}
 
 # An object, its name within the copied directory ("" if it is copied on its own), and its SHA-256.

@@ -88,7 +88,7 @@ class Gcs:
         )
 
     def read(self, info: ObjectInfo, start: int, end: int) -> bytes:
-        """Return a range of bytes of an object."""
+        """Read a range of bytes from an object."""
         path = f"{info.url.bucket}/{info.url.key}"
         content: bytes = self._files.cat_file(path, start, end, generation=info.version)
         return content

@@ -65,7 +65,7 @@ def objects_below(url: ObjectUrl) -> list[ObjectInfo]:
 
 
 def open_location(location: Location) -> io.RawIOBase:
-    """Open a file for reading bytes, without a buffer.
+    """Open a file for unbuffered binary reading.
 
     Raises:
       OSError: the file cannot be read.

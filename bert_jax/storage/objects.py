@@ -146,7 +146,7 @@ def has_objects(url: ObjectUrl) -> bool:
 
 
 def read_range(info: ObjectInfo, start: int, end: int) -> bytes:
-    """Return a range of bytes of an object that has not changed since it was described.
+    """Read a range of bytes from an object that has not changed since it was described.
 
     Raises:
       ConflictError: the object was replaced.

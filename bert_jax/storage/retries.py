@@ -49,7 +49,7 @@ class Contacts:
             return store in self._answered
 
     def note_answer(self, store: object) -> None:
-        """Remember that a store has responded to a request, even if with an error."""
+        """Record that a store has responded to a request, even if with an error."""
         with self._lock:
             self._answered.add(store)
 

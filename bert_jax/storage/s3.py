@@ -34,7 +34,8 @@ _TRANSIENT_CODES = frozenset(
         *("ConditionalRequestConflict", "Throttling", "ThrottlingException", "BadDigest"),
     }
 )
-# Classes in botocore, aiobotocore and aiohttp for connections that fail, stall or end early.
+# The classes of exceptions that botocore, aiobotocore and aiohttp raise if a connection fails,
+# stalls or ends early.
 _CREDENTIAL_ERRORS = ("Credential", "Token", "SSO", "Unauthorized", "ProfileNotFound", "LoginError")
 
 
@@ -82,7 +83,7 @@ class S3:
         )
 
     def read(self, info: ObjectInfo, start: int, end: int) -> bytes:
-        """Return a range of bytes of an object."""
+        """Read a range of bytes from an object."""
         from fsspec.asyn import sync
 
         async def read() -> bytes:

@@ -62,7 +62,7 @@ def parse_hub(name: str) -> HubName:
 
 @lru_cache(maxsize=32)
 def pinned_hub(name: str) -> str:
-    """Return the name of the same dataset with its configuration and its current commit.
+    """Return the dataset's full name, including its configuration and current commit.
 
     The commit is part of the name because the dataset may change: two readers of the same name must
     see the same rows.

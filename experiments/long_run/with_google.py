@@ -112,7 +112,7 @@ def checkpoint(kind: str, step: str, duration: float) -> dict[str, Any]:
 
 
 def main(work_dir: str) -> None:
-    """Print the goodput and the fractions of badput according to the ledger and to the library."""
+    """Print goodput and badput as computed from the ledger, and as computed by the library."""
     entries = read_entries(Path(work_dir, GOODPUT_NAME))
     ours = Account(entries).goodput()
     assert ours is not None

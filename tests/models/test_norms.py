@@ -26,7 +26,7 @@ def draw(dim: int = 24) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def with_gradients(kind: str, *arrays: Any) -> list[np.ndarray]:
-    """Return the result and the gradients of x, the scale and (if there is one) the bias."""
+    """Return the result and its gradients with respect to x, the scale and the bias, if any."""
     x, scale, bias, cotangent = (jnp.asarray(array) for array in arrays)
     inputs = (x, scale, bias) if kind == "layer" else (x, scale)
 

@@ -1,4 +1,4 @@
-"""Test the comparison of runs of different lengths and kinds, and what it refuses."""
+"""Compare runs of different lengths and kinds, and test which comparisons are refused."""
 
 from __future__ import annotations
 

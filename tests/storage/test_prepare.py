@@ -252,7 +252,7 @@ def test_a_preparation_killed_at_random_moments_is_continued(
     here = {name: digest for name, digest in checksums(output).items() if name != "manifest.json"}
     there = checksums_on_disk(on_disk.corpus)
     del there["manifest.json"]
-    # The manifests are not compared, since they contain different names of the sources.
+    # The manifests are not compared, since their source names differ.
     assert here == there
     before, now = (
         json.loads(text)

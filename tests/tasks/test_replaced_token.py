@@ -74,7 +74,7 @@ def batches(draw_document: Callable, lay_out: Callable) -> list[Batch]:
 
 @pytest.fixture(scope="module")
 def plain(draw_document: Callable, lay_out: Callable) -> Batch:
-    """Return a batch with one document per row, which transformers can process too."""
+    """Return a batch with one document per row, as the `transformers` library expects."""
     rng = np.random.default_rng(5)
     rows = [[draw_document(rng, size, VOCABULARY, masked=3)] for size in (12, 7, 9, 11)]
     return lay_out(rows, length=LENGTH, predictions=4, documents_per_row=1)
