@@ -24,6 +24,7 @@ import tensorstore as ts
 
 from bert_jax.files import write_file
 from bert_jax.json_files import read_json_object
+from bert_jax.local_paths import make_directory
 from bert_jax.training.checkpoint_checksums import CHECKSUMS_NAME, checksums_of
 
 _MANIFEST, _NODES = "manifest.ocdbt", "d"
@@ -104,7 +105,7 @@ def _combine_indexes(parts: Sequence[Path], output: Path) -> None:
         # An index refers to values relative to its own directory, so all indexes must appear to be
         # in the same directory.
         base = Path(directory) / "base"
-        (base / _NODES).mkdir(parents=True)
+        make_directory(base / _NODES)
         context = ts.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
         sources = []
         for number, part in enumerate(parts):
@@ -123,7 +124,7 @@ def _combine_indexes(parts: Sequence[Path], output: Path) -> None:
         for source in sources:
             source.experimental_copy_range_to(target.with_transaction(transaction)).result()
         transaction.commit_async().result()
-        (output / _NODES).mkdir(parents=True)
+        make_directory(output / _NODES)
         for node in (base / _NODES).iterdir():
             if node.name not in copied:
                 node.rename(output / _NODES / node.name)
