@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bert_jax.finetuning.sweep_directory import RUNS_NAME
 from bert_jax.finetuning.sweep_results import RunResult
+from bert_jax.runs.bucket_layout import RUNS_NAME
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 
 
