@@ -195,9 +195,8 @@ def state_from_source(
 ) -> tuple[TrainState, str]:
     """Return `state` with the source's parameters, and a description of their origin.
 
-    The source's classifier is kept only if its task and labels are the same as those of `model`. A
-    prediction head (see `EncoderConfig.classifier_transform`) starts with the parameters of the
-    masked-LM head.
+    The source's classifier is kept only if `model` has the same task and labels. A prediction head
+    (see `EncoderConfig.classifier_transform`) starts with the parameters of the masked-LM head.
     """
     params = source.parameters()
     heads = [(each.head, each.labels, each.problem) for each in (model, source.model)]

@@ -98,7 +98,7 @@ def check_sweep_output(output: str | os.PathLike[str], name: str) -> Location:
 
     Raises:
       ValueError: the directory contains something else, or is inside a corpus.
-      StorageError: the store does not answer.
+      StorageError: the store does not respond.
     """
     location = parse_location(output, name)
     if not isinstance(location, ObjectUrl):

@@ -17,8 +17,7 @@ class _Letters(NamedTuple):
     inside: str
     last: str
     single: str
-    # The prefixes that identify the scheme. No other scheme has them, except that BMES has those of
-    # BIOES.
+    # The prefixes that identify the scheme. No two schemes share them, except for BMES and BIOES.
     distinctive: str
 
 

@@ -40,7 +40,7 @@ _HEAD_DIMS = (16, 32, 64, 128)
 # The index of an element in a dropout mask must fit in 32 bits.
 _MAX_LENGTH = 2**16 - 1
 
-_BlocksOf = Literal["query", "key"]  # what the block of each program consists of
+_BlocksOf = Literal["query", "key"]  # whether each program has a block of queries or of keys
 
 SCALES_SCORES = True  # see `FlashKernels`
 

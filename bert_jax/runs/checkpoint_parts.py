@@ -21,15 +21,12 @@ from pathlib import Path
 import jax
 
 from bert_jax.files import write_file
-from bert_jax.local_paths import make_directory
 from bert_jax.runs.background_copies import BackgroundCopies
 from bert_jax.runs.bucket_layout import Layout, parts_name, read_layout
 from bert_jax.runs.bucket_logs import read_log
-from bert_jax.runs.staging import copy_to_continue, leave_checkpoint
+from bert_jax.runs.staging import copy_objects, copy_to_continue, leave_checkpoint
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
-from bert_jax.storage.cache import download
 from bert_jax.storage.objects import list_objects, remove_all, upload
-from bert_jax.storage.store import ObjectInfo
 from bert_jax.storage.urls import ObjectUrl
 from bert_jax.training.agreement import ProcessMessages
 from bert_jax.training.checkpoint_files import require_intact
@@ -86,8 +83,9 @@ class PartCollector:
         self._messages.wait_for([_key(number, f"copied-{each}") for each in others], begun=True)
         with tempfile.TemporaryDirectory(dir=self._staging.parent) as temporary:
             copies = Path(temporary)
-            infos = list(list_objects(target / _PARTS))
-            _download_all([(copies / (target / _PARTS).relative(each.url), each) for each in infos])
+            parts = target / _PARTS
+            infos = list(list_objects(parts))
+            copy_objects({copies / parts.relative(info.url): [info] for info in infos})
             output = copies / "combined"
             combined = combine([source, *(copies / str(each) for each in others)], output)
             upload_all([(output / name, target / name) for name in combined], check)
@@ -170,19 +168,6 @@ def upload_all(copies: Sequence[tuple[Path, ObjectUrl]], check: Callable[[], Non
 
     def copy(source: Path, target: ObjectUrl) -> None:
         upload(source, target, check=check)
-
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for result in [pool.submit(copy, *each) for each in copies]:
-            result.result()
-
-
-def _download_all(copies: Sequence[tuple[Path, ObjectInfo]]) -> None:
-    """Download objects in several threads."""
-
-    def copy(file: Path, info: ObjectInfo) -> None:
-        make_directory(file.parent)
-        file.touch()
-        download(info, file)
 
     with ThreadPoolExecutor(_THREADS) as pool:
         for result in [pool.submit(copy, *each) for each in copies]:

@@ -82,7 +82,7 @@ def check_output_url(url: ObjectUrl, name: str, *, may_be: Collection[Kind] = ()
     Raises:
       ValueError: there is something else at the URL, it is inside a corpus, or the store does not
         grant access.
-      StorageError: the store does not answer.
+      StorageError: the store does not respond.
     """
     with naming_store_errors(name, url):
         if not url.key:

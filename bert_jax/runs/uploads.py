@@ -25,7 +25,7 @@ from bert_jax.runs.run_index import RunIndex
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.storage.errors import MissingObjectError
 from bert_jax.storage.lease import Lease
-from bert_jax.storage.objects import list_objects, remove
+from bert_jax.storage.objects import list_objects, remove_all
 from bert_jax.storage.partial import remote_files
 from bert_jax.training.agreement import ProcessMessages
 from bert_jax.training.checkpoint_files import ASIDE_NAME, steps_in
@@ -155,11 +155,10 @@ class Uploads(BackgroundCopies):
         if names:
             self._index.remove(names)
         for name in names.values():
-            for info in list(list_objects(self._url / CHECKPOINTS_NAME / name)):
-                remove(info.url, check=self._check)
+            files = list_objects(self._url / CHECKPOINTS_NAME / name)
+            remove_all([info.url for info in files], check=self._check)
 
     def _remove_unfinished(self) -> None:
         """Remove checkpoints that an earlier process did not finish writing or removing."""
-        while self._unfinished:
-            remove(self._unfinished[-1], check=self._check)
-            self._unfinished.pop()
+        remove_all(self._unfinished, check=self._check)
+        self._unfinished = []

@@ -19,35 +19,13 @@ from bert_jax.storage.objects import find, list_objects
 from bert_jax.storage.urls import ObjectUrl
 
 from ..commands import Command
+from ..distributed.conftest import SHORT_CONFIG
 from .conftest import Emulator, free_port
 from .test_runs import PROGRAM, assert_same_run
 
 pytestmark = pytest.mark.slow
 
 PROCESSES, DEVICES = 2, 2
-CONFIG = """
-from ml_collections import ConfigDict
-
-
-def get_config():
-    return ConfigDict(
-        dict(
-            work_dir="",
-            model=dict(
-                vocab_size=300, hidden_dim=16, num_layers=1, num_heads=2, ffn_dim=32,
-                max_positions=32,
-            ),
-            mesh=dict(data=1, fsdp={devices}),
-            phases=dict(
-                only=dict(corpus="{corpus}", sequence_length=32, batch_size=16, num_steps=12)
-            ),
-            optimizer=dict(peak_learning_rate=1e-3, warmup_steps=4, schedule="constant"),
-            evaluation=dict(every_steps=6),
-            checkpoint=dict(every_steps=4, keep_last=9),
-            reporting=dict(every_steps=1, tensorboard=False),
-        )
-    )
-"""
 
 
 @dataclass(frozen=True)
@@ -122,13 +100,13 @@ def hosts(bert_jax: Command, tmp_path: Path) -> Hosts:
 @pytest.fixture(scope="module")
 def config(tiny_config: Path) -> Path:
     file = tiny_config.with_name("hosts.py")
-    corpus = tiny_config.parent / "32"
-    file.write_text(CONFIG.format(corpus=corpus, devices=PROCESSES * DEVICES), encoding="utf-8")
+    file.write_text(SHORT_CONFIG.format(tiny_config.parent), encoding="utf-8")
     return file
 
 
 def pretrain(config: Path, work_dir: object, *more: str) -> list[str]:
-    return ["pretrain", "--config", str(config), f"--config.work_dir={work_dir}", *more]
+    settings = [f"work_dir={work_dir}", "mesh.data=1", f"mesh.fsdp={PROCESSES * DEVICES}"]
+    return ["pretrain", "--config", str(config), *(f"--config.{x}" for x in settings), *more]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """../bert_large.py with its two phases, scaled down for two CPU cores: 8 layers of 128 features.
 
 As published (Devlin et al. 2019, section 3 and appendix A.2): the model predicts masked tokens and
-next sentences. Of all steps, 90% are at length 128 and 10% at length 512. The optimizer is AdamW
+next sentences. 90% of all steps are at length 128 and 10% at length 512. The optimizer is AdamW
 with a weight decay of 0.01, and the dropout is 0.1.
 
 Scaled down: a vocabulary of 8,000, and 500 steps (10% of them warm-up) with batches of 32
