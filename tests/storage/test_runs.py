@@ -304,6 +304,7 @@ def test_a_run_that_cannot_be_copied_stops_and_is_resumed(
     assert f"{url}: the run cannot be copied to the bucket: there are no valid credentials" in error
     assert "checkpoints in the bucket are intact (steps: 5, 10). Fix the cause, and run" in error
     emulator.clear_faults()
+    time.sleep(4)  # Without credentials, the run could not remove its lease, which expires now.
     shown, _ = run("status", url)
     assert f"run        {url}: failed" in shown or "killed" in shown
     output, _ = run(*words)
