@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from bert_jax.pipeline.masking import MaskingConfig
     from bert_jax.pretraining.config import PretrainConfig
     from bert_jax.pretraining.plan import plan
+    from bert_jax.processes import tune_malloc_for_training
     from bert_jax.recipes.inspect_corpus import inspect_corpus
     from bert_jax.recipes.load import load_config
     from bert_jax.recipes.show_batch import show_batch
@@ -121,6 +122,7 @@ __all__ = [
     "sweep",
     "tokenize",
     "train_tokenizer",
+    "tune_malloc_for_training",
     "verify",
     "weighted_mean",
 ]
@@ -180,6 +182,7 @@ _MODULES = {
     "sweep": "finetuning.sweep",
     "tokenize": "labeled_data.tokenized_text",
     "train_tokenizer": "corpus.train_tokenizer",
+    "tune_malloc_for_training": "processes",
     "verify": "interop.verify",
     "weighted_mean": "tasks.task",
 }

@@ -50,6 +50,7 @@ class Electra(bj.CustomTask):
 
 
 if __name__ == "__main__":
+    bj.tune_malloc_for_training()  # makes training on a CPU faster
     loader = bj.CorpusLoader(sys.argv[1], batch_size=32, sentence_pairs="none")
     sizes = dict(vocab_size=loader.tokenizer.vocab_size, max_positions=loader.length)
     trainer = bj.Trainer(Electra(num_layers=4, embedding_dim=64, **sizes), optax.adamw(5e-4))

@@ -39,6 +39,7 @@ def main(
 
 
 if __name__ == "__main__":
+    bj.tune_malloc_for_training()  # makes training on a CPU faster
     logging.basicConfig(format="%(message)s")
     logging.getLogger("bert_jax").setLevel(logging.INFO)  # the detected columns
     main(*sys.argv[1:])

@@ -111,6 +111,11 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     assert results(work) == first | {"settings": first["settings"] | {"parallel": 1}}
     assert "contains runs with other settings" in run(data, work, "--dtype", "bfloat16", code=1)
 
+    # A wider grid of learning rates reuses the runs of the narrower one.
+    printed = run(data, work, "--steps", "tune", "--learning-rates", "1e-3", "2e-3", "4e-3")
+    assert printed.count("started") == 2
+    assert "adamw at 0.004: started" in printed and "muon at 0.004: started" in printed
+
 
 def results(work: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((work / "results.json").read_text())

@@ -22,6 +22,7 @@ from typing import Any
 
 from bert_jax.files import write_file
 from bert_jax.json_files import read_json_object
+from bert_jax.processes import accelerators_possible
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,26 @@ def _lock(job: Job, *, wait: bool) -> Iterator[bool]:
             yield True
 
 
+def shares_of_cores(number: int) -> list[list[int]]:
+    """Divide the cores that this process may use into `number` shares of almost equal size.
+
+    If there are fewer cores than shares, several shares contain the same core.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    return [cores[share::number] or [cores[share % len(cores)]] for share in range(number)]
+
+
 def in_parallel(number: int, words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Run `number` copies of a Python command; exit if one fails, and stop them on SIGTERM."""
+    """Run `number` copies of a Python command; exit if one fails, and stop them on SIGTERM.
+
+    Without an accelerator, every copy gets its own cores, since copies that compete for the same
+    cores are slower.
+    """
     variables = {**os.environ, **environment}
     copies = [subprocess.Popen([sys.executable, *words], env=variables) for _ in range(number)]
+    if not accelerators_possible() and hasattr(os, "sched_setaffinity"):
+        for copy, cores in zip(copies, shares_of_cores(number), strict=True):
+            os.sched_setaffinity(copy.pid, cores)
 
     def stop(*_: object) -> None:
         for copy in copies:

@@ -34,14 +34,18 @@ from scores import Scorer  # noqa: E402
 from variants import VARIANTS, Settings  # noqa: E402
 
 from bert_jax.files import write_file  # noqa: E402
+from bert_jax.processes import tune_malloc_for_training  # noqa: E402
 from bert_jax.runs.runtime import enable_compilation_cache  # noqa: E402
 
 STEPS = ("prepare", "tune", "train", "score", "report")
 # The options that determine the results; all runs in a --work folder share them.
 _SETTINGS = (
-    *("tokens", "length", "batch_size", "dtype", "tuning_fraction", "learning_rates"),
+    *("tokens", "length", "batch_size", "dtype", "tuning_fraction"),
     *("pairs", "finetuning_rates", "fast"),
 )
+# The options that may change between two commands with the same --work folder. A wider grid of
+# learning rates reuses the runs of a narrower one.
+_CHANGEABLE = ("learning_rates", "seeds", "parallel")
 _FAST = {
     "tokens": 8 * 64 * 16,
     "length": 64,
@@ -82,7 +86,8 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     number("--fast", action="store_true", help="quick check with a tiny model and little data")
     args = parser.parse_args(words)
     if args.fast:
-        vars(args).update(_FAST)
+        parser.set_defaults(**_FAST)
+        args = parser.parse_args(words)
     args.data, args.work = args.data.resolve(), args.work.resolve()
     return args
 
@@ -115,6 +120,7 @@ def optimizers(args: argparse.Namespace) -> list[str]:
 def run_jobs(args: argparse.Namespace) -> None:
     """Tune, train and score, or do only the requested steps."""
     lab = laboratory(args)
+    tune_malloc_for_training()
     enable_compilation_cache()
     if "tune" in args.steps:
         run_all([job for name in optimizers(args) for job in lab.tuning_jobs(name)])
@@ -149,7 +155,7 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
             variants[variant.name] = described | {"runs": runs}
     return {
         "date": datetime.date.today().isoformat(),
-        "settings": {name: getattr(args, name) for name in (*_SETTINGS, "seeds", "parallel")},
+        "settings": {name: getattr(args, name) for name in (*_SETTINGS, *_CHANGEABLE)},
         "corpus": description_of(lab.manifest),
         "tuning": {
             name: {f"{rate:g}": loss for rate, loss in lab.tuning_losses(name).items()}
