@@ -88,7 +88,7 @@ def tuning_table(tuning: dict[str, dict[str, float | None]]) -> Iterator[str]:
 
 
 def draw(variants: dict[str, Any], file: Path) -> None:
-    """Plot the held-out loss against the FLOPs, and the scores as bars with a dot for each seed."""
+    """Plot the held-out loss against the FLOPs, and the scores of every seed as dots."""
     figure = Figure(figsize=(13, 8.5), dpi=110, layout="constrained")
     grid = figure.add_gridspec(2, len(_SCORES))
     curves = figure.add_subplot(grid[0, :])
@@ -106,25 +106,30 @@ def draw(variants: dict[str, Any], file: Path) -> None:
     curves.grid(alpha=0.3)
     curves.legend(frameon=False, ncols=2)
     for column, (score, label) in enumerate(_SCORES.items()):
-        _bars(figure.add_subplot(grid[1, column]), variants, score, label, colors)
+        axis = figure.add_subplot(grid[1, column])
+        _dots(axis, variants, score, label, colors)
+        axis.tick_params(axis="y", labelleft=column == 0)
     figure.savefig(file)
 
 
-def _bars(
+def _dots(
     axis: Axes, variants: dict[str, Any], score: str, label: str, colors: dict[str, str]
 ) -> None:
-    lowest = [0.0]
+    """Plot a score: a dot for each seed, a line for each mean, and a line across for BERT."""
     for row, (name, variant) in enumerate(variants.items()):
         values = [_percent(run, score) for run in variant["runs"].values()]
-        known = [value for value in values if value is not None]
-        if not known:
+        available = [value for value in values if value is not None]
+        if not available:
             continue
-        axis.barh(row, statistics.fmean(known), color=colors[name], alpha=0.55)
-        axis.plot(known, [row] * len(known), "o", color=_INK, markersize=3.5)
-        lowest += known
+        mean = statistics.fmean(available)
+        axis.plot(
+            available, [row] * len(available), "o", color=colors[name], markersize=6, alpha=0.8
+        )
+        axis.plot([mean, mean], [row - 0.3, row + 0.3], color=colors[name], linewidth=2)
+        if name == "bert":
+            axis.axvline(mean, color=_INK, linewidth=0.8, linestyle=":")
     axis.set_yticks(range(len(variants)), [variant["title"] for variant in variants.values()])
-    axis.invert_yaxis()
-    axis.set_xlim(left=min(lowest))
+    axis.set_ylim(len(variants) - 0.5, -0.5)
     axis.set_xlabel(label + (", %" if score != "STS-B" else " × 100"), color=_INK)
     axis.grid(axis="x", alpha=0.3)
 
@@ -135,10 +140,10 @@ def _percent(run: dict[str, Any], name: str) -> float | None:
 
 
 def _spread(values: Sequence[float | None], digits: int) -> str:
-    known = [value for value in values if value is not None]
-    text = f"{statistics.fmean(known):.{digits}f}" if known else ""
-    if len(known) > 1:
-        text += f" ± {statistics.stdev(known):.{digits}f}"
+    available = [value for value in values if value is not None]
+    text = f"{statistics.fmean(available):.{digits}f}" if available else ""
+    if len(available) > 1:
+        text += f" ± {statistics.stdev(available):.{digits}f}"
     return text
 
 
