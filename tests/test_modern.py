@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,29 @@ def files_of(work: Path) -> dict[str, int]:
         for folder in ("runs", "tuning")
         for file in (work / folder).glob("*/*.json")
     }
+
+
+@pytest.mark.parametrize("number", [1, 2, 9])
+def test_parallel_processes_divide_the_cores(number: int) -> None:
+    # A single write keeps the lines of different processes apart.
+    code = "import os; os.write(1, f'{os.sched_getaffinity(0)}\\n'.encode())"
+    program = f"from jobs import in_parallel; in_parallel({number}, ['-c', {code!r}], {{}})"
+    folders = os.pathsep.join([str(SCRIPT.parent), str(REPOSITORY)])
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": folders, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    shares = [set(map(int, re.findall(r"\d+", line))) for line in ended.stdout.splitlines()]
+    cores = os.sched_getaffinity(0)
+    assert len(shares) == number
+    assert set.union(*shares) == cores
+    if number <= len(cores):
+        assert sum(map(len, shares)) == len(cores)
+    else:
+        assert all(len(share) == 1 for share in shares)
 
 
 @pytest.mark.slow

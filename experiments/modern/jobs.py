@@ -96,26 +96,17 @@ def _lock(job: Job, *, wait: bool) -> Iterator[bool]:
             yield True
 
 
-def shares_of_cores(number: int) -> list[list[int]]:
-    """Divide the cores that this process may use into `number` shares of almost equal size.
-
-    If there are fewer cores than shares, several shares contain the same core.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-    return [cores[share::number] or [cores[share % len(cores)]] for share in range(number)]
-
-
 def in_parallel(number: int, words: Sequence[str], environment: Mapping[str, str]) -> None:
     """Run `number` copies of a Python command; exit if one fails, and stop them on SIGTERM.
 
-    Without an accelerator, every copy gets its own cores, since copies that compete for the same
-    cores are slower.
+    Without an accelerator, every copy gets its own share of the cores, since copies that compete
+    for the same cores are slower. If there are more copies than cores, some copies share a core.
     """
     variables = {**os.environ, **environment}
-    copies = [subprocess.Popen([sys.executable, *words], env=variables) for _ in range(number)]
-    if not accelerators_possible() and hasattr(os, "sched_setaffinity"):
-        for copy, cores in zip(copies, shares_of_cores(number), strict=True):
-            os.sched_setaffinity(copy.pid, cores)
+    copies = []
+    for share in range(number):
+        with _share_of_cores(share, number):
+            copies.append(subprocess.Popen([sys.executable, *words], env=variables))
 
     def stop(*_: object) -> None:
         for copy in copies:
@@ -134,3 +125,20 @@ def in_parallel(number: int, words: Sequence[str], environment: Mapping[str, str
     failed = [code for code in codes if code]
     if failed:
         raise SystemExit(f"a process started by --parallel failed with exit code {failed[0]}")
+
+
+@contextmanager
+def _share_of_cores(share: int, number: int) -> Iterator[None]:
+    """Restrict processes started in this context to one of `number` shares of the cores.
+
+    This has no effect if JAX may find an accelerator or the system cannot pin processes.
+    """
+    if accelerators_possible() or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[share::number] or [cores[share % len(cores)]])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)

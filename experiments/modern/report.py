@@ -115,7 +115,7 @@ def draw(variants: dict[str, Any], file: Path) -> None:
 def _dots(
     axis: Axes, variants: dict[str, Any], score: str, label: str, colors: dict[str, str]
 ) -> None:
-    """Plot a score: a dot for each seed, a line for each mean, and a line across for BERT."""
+    """Plot a score: a dot for each seed, a line for each mean, and a dotted line at BERT's mean."""
     for row, (name, variant) in enumerate(variants.items()):
         values = [_percent(run, score) for run in variant["runs"].values()]
         available = [value for value in values if value is not None]

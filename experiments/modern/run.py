@@ -43,8 +43,8 @@ _SETTINGS = (
     *("tokens", "length", "batch_size", "dtype", "tuning_fraction"),
     *("pairs", "finetuning_rates", "fast"),
 )
-# The options that may change between two commands with the same --work folder. A wider grid of
-# learning rates reuses the runs of a narrower one.
+# Further options to store with the results. They may change between two commands with the same
+# --work folder; a wider grid of learning rates, for example, reuses the runs of a narrower one.
 _CHANGEABLE = ("learning_rates", "seeds", "parallel")
 _FAST = {
     "tokens": 8 * 64 * 16,
