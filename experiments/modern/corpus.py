@@ -1,4 +1,4 @@
-"""Draw a sample of text, and prepare the corpus."""
+"""Draw a sample of text, and prepare a corpus for each length of rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,16 @@ WORDS, FAST_WORDS = 10_000_000, 2_000
 HELD_OUT, FAST_HELD_OUT = "0.02", "0.2"
 
 
-def prepare(data: Path, work: Path, length: int, *, fast: bool) -> Path:
-    """Prepare the corpus, unless it is finished, and return its directory."""
-    output = work / "corpus"
-    if (output / "manifest.json").is_file():
-        return output
-    sample = draw(data / LARGE, work / "text", FAST_WORDS if fast else WORDS)
-    words: list[str | Path] = ["--max-length", str(length), "--tokenizer", VOCABULARY]
-    words += ["--held-out", FAST_HELD_OUT if fast else HELD_OUT]
-    bert_jax("prepare", "--input", *_files(data / SMALL), sample, "--output", output, *words)
-    return output
+def prepare(data: Path, work: Path, lengths: Sequence[int], *, fast: bool) -> None:
+    """Prepare a corpus with rows of each length in `work`/corpora, unless it is finished."""
+    for length in lengths:
+        output = work / "corpora" / str(length)
+        if (output / "manifest.json").is_file():
+            continue
+        sample = draw(data / LARGE, work / "text", FAST_WORDS if fast else WORDS)
+        words: list[str | Path] = ["--max-length", str(length), "--tokenizer", VOCABULARY]
+        words += ["--held-out", FAST_HELD_OUT if fast else HELD_OUT]
+        bert_jax("prepare", "--input", *_files(data / SMALL), sample, "--output", output, *words)
 
 
 def draw(source: Path, output: Path, words: int) -> Path:
@@ -71,28 +71,35 @@ def draw(source: Path, output: Path, words: int) -> Path:
     return sample
 
 
-def opened(corpus: Path, length: int) -> Manifest:
-    """Return a corpus's manifest; exit if its rows do not have `length` tokens."""
+def opened(corpora: Path, lengths: Sequence[int]) -> dict[int, Manifest]:
+    """Return the manifest of the corpus with rows of each length; exit if one is not usable."""
+    return {length: _opened(corpora / str(length), length) for length in lengths}
+
+
+def _opened(corpus: Path, length: int) -> Manifest:
     if not (corpus / "manifest.json").is_file():
         raise SystemExit(f"{corpus}: not a finished corpus. Run with --steps prepare first")
     manifest = read_manifest(corpus)
     if manifest.max_length != length:
         raise SystemExit(
-            f"{corpus}: has rows of {manifest.max_length} tokens. Set --length to this number, or "
-            "choose another corpus"
+            f"{corpus}: has rows of {manifest.max_length} tokens. Prepare it with "
+            f"--max-length {length}"
         )
     return manifest
 
 
-def description_of(manifest: Manifest) -> dict[str, Any]:
-    """Return a description of a corpus to store with the results."""
+def description_of(manifests: Mapping[int, Manifest]) -> dict[str, Any]:
+    """Return a description of each corpus, to be stored with the results."""
     return {
-        "fingerprint": manifest.fingerprint,
-        "tokens": manifest.train.num_tokens,
-        "documents": manifest.train.num_documents,
-        "held_out_tokens": manifest.heldout.num_tokens,
-        "held_out_documents": manifest.heldout.num_documents,
-        "sources": [Path(source["path"]).name for source in manifest.sources],
+        str(length): {
+            "fingerprint": manifest.fingerprint,
+            "tokens": manifest.train.num_tokens,
+            "documents": manifest.train.num_documents,
+            "held_out_tokens": manifest.heldout.num_tokens,
+            "held_out_documents": manifest.heldout.num_documents,
+            "sources": [Path(source["path"]).name for source in manifest.sources],
+        }
+        for length, manifest in manifests.items()
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from variants import (
     Variant,
     config_of,
     cost_of,
+    phase_steps,
 )
 
 from bert_jax import pretrain
@@ -43,8 +44,8 @@ class Laboratory:
     """The inputs and settings that all pretraining runs share.
 
     work: the folder for the runs.
-    corpus: the directory of the corpus.
-    manifest: the corpus's manifest.
+    corpora: the folder that contains the corpora.
+    manifests: the manifest of each corpus, keyed by the length of its rows.
     settings: the settings of the runs.
     tuning_fraction: the length of the runs that tune learning rates, as a fraction of a full run.
     learning_rates: the learning rates to try with each optimizer.
@@ -52,8 +53,8 @@ class Laboratory:
     """
 
     work: Path
-    corpus: Path
-    manifest: Manifest
+    corpora: Path
+    manifests: Mapping[int, Manifest]
     settings: Settings
     tuning_fraction: float
     learning_rates: Sequence[float]
@@ -63,22 +64,23 @@ class Laboratory:
     def costs(self) -> dict[str, Cost]:
         """The cost of a training step of each variant, keyed by the variant's name."""
         rate = self.learning_rates[0]
+        documents_per_row = {
+            length: manifest.max_fragments for length, manifest in self.manifests.items()
+        }
         return {
-            name: cost_of(
-                self._config(Run(variant, 0, rate, 1), Path("run")), self.manifest.max_fragments
-            )
+            name: cost_of(self._config(Run(variant, 0, rate, 2), Path("run")), documents_per_row)
             for name, variant in VARIANTS.items()
         }
 
     def num_steps(self, variant: Variant) -> int:
-        """Return the number of steps at which a variant takes as many FLOPs as BERT's recipe."""
-        budget = self.settings.reference_steps * self.costs[REFERENCE.name].model_flops
-        return max(1, round(budget / self.costs[variant.name].model_flops))
+        """Return the number of steps at which a variant uses its budget of FLOPs."""
+        budget = self.costs[REFERENCE.name].model_flops(self.settings.reference_steps)
+        return self.costs[variant.name].steps_for(variant.budget * budget)
 
     def tuning_jobs(self, optimizer: str) -> list[Job]:
         """Return one tuning job for each learning rate to try with an optimizer."""
         variant = TUNED_WITH[optimizer]
-        steps = max(1, round(self.tuning_fraction * self.num_steps(variant)))
+        steps = max(2, round(self.tuning_fraction * self.num_steps(variant)))
         return [
             self._job(
                 f"{optimizer} at {rate:g}",
@@ -121,8 +123,8 @@ class Laboratory:
     def _job(self, name: str, directory: Path, run: Run) -> Job:
         values = self._config(run, directory / "run")
         recipe = {
-            "config": config_of(run, self.settings, self._places(Path("run"), Path("corpus"))),
-            "corpus": self.manifest.fingerprint,
+            "config": config_of(run, self.settings, self._places(Path("run"), Path("corpora"))),
+            "corpora": [manifest.fingerprint for manifest in self.manifests.values()],
         }
         return Job(
             name, directory / "pretrained.json", recipe, lambda: self._measured(name, run, values)
@@ -152,8 +154,10 @@ class Laboratory:
             "loss": None if diverged else curve[-1][1],
             "learning_rate": run.learning_rate,
             "steps": run.num_steps,
-            "tokens": run.num_steps * self.settings.tokens_per_step,
-            "flops": run.num_steps * cost.model_flops,
+            "phase_steps": phase_steps(run.num_steps),
+            "tokens": run.num_steps * self.settings.batch_tokens,
+            "flops": cost.model_flops(run.num_steps),
+            "phase_flops": cost.phase_flops,
             "muon_flops": run.num_steps * cost.muon_flops,
             "parameters": cost.parameters,
             "seconds": sum(entry["seconds"] for entry in train),
@@ -164,11 +168,12 @@ class Laboratory:
         }
 
     def _config(self, run: Run, work_dir: Path) -> dict[str, Any]:
-        places = self._places(work_dir, self.corpus)
+        places = self._places(work_dir, self.corpora)
         return config_of(run, self.settings, places, self.num_workers)
 
-    def _places(self, work_dir: Path, corpus: Path) -> Places:
-        return Places(work_dir, corpus, self.manifest.vocab_size)
+    def _places(self, work_dir: Path, corpora: Path) -> Places:
+        (vocab_size,) = {manifest.vocab_size for manifest in self.manifests.values()}
+        return Places(work_dir, corpora, vocab_size)
 
 
 def _reporter(name: str) -> Callable[[Report], None]:

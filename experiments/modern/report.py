@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from variants import SHORTER
 
 _INK = "#333333"
 _COLORS = (
@@ -20,48 +21,71 @@ _SCORES = {
     "SST-2": "SST-2, accuracy",
     "STS-B": "STS-B, Spearman correlation",
 }
+# The variants that differ only in the number of steps with Muon.
+_MUON = ("muon", *(variant.name for variant in SHORTER))
 
 
-def steps_to(target: float, curve: Sequence[Sequence[float]]) -> float | None:
-    """Return the step at which a loss curve first reaches a target; None if it never does.
+def step_reduction(variants: dict[str, Any]) -> dict[str, Any] | None:
+    """Return how many of its steps Muon needs for the final loss of BERT's recipe.
 
-    Between two evaluations, the loss is interpolated linearly.
+    The loss of Muon's runs is interpolated linearly between the lengths that were trained; each of
+    these runs has its own complete schedule. All losses are means over the seeds.
 
     Args:
-      target: the loss.
-      curve: the step and the loss of each evaluation.
+      variants: the results of each variant, keyed by its name.
+
+    Returns:
+      The loss of BERT's recipe, the number of steps and the loss of Muon's runs, and the number of
+      steps at which Muon reaches the loss of BERT's recipe, also as a fraction of the steps of
+      BERT's recipe. `bound` is "at most" if even the shortest runs are better than BERT's recipe,
+      and "more than" if not even the longest ones are. None if BERT or Muon have no finite losses.
     """
-    before: Sequence[float] | None = None
-    for step, loss in curve:
+    target, steps_of_bert = _mean_loss(variants.get("bert"))
+    points = [_mean_loss(variants.get(name)) for name in _MUON]
+    losses = sorted((steps, loss) for loss, steps in points if loss is not None)
+    if target is None or not losses:
+        return None
+    reached, bound = losses[-1][0], "more than"
+    before: tuple[int, float] | None = None
+    for steps, loss in losses:
         if loss <= target:
-            if before is None:
-                return step
-            return before[0] + (before[1] - target) / (before[1] - loss) * (step - before[0])
-        before = (step, loss)
-    return None
+            reached, bound = steps, "at most"
+            if before is not None:
+                part = (before[1] - target) / (before[1] - loss)
+                reached, bound = round(before[0] + part * (steps - before[0])), ""
+            break
+        before = (steps, loss)
+    return {
+        "bert_loss": target,
+        "muon_losses": dict(losses),
+        "bound": bound,
+        "steps": reached,
+        "share": reached / steps_of_bert,
+    }
 
 
-def with_speedups(variants: dict[str, Any]) -> dict[str, Any]:
-    """Add to each run's results the step at which it reaches the mean final loss of BERT's runs.
+def _mean_loss(variant: dict[str, Any] | None) -> tuple[float | None, int]:
+    """Return the mean final loss and the number of steps of a variant's runs."""
+    runs = list(variant["runs"].values()) if variant else []
+    losses = [run["loss"] for run in runs]
+    if not losses or None in losses:
+        return None, 0
+    return statistics.fmean(losses), runs[0]["steps"]
 
-    The step is also stored as a fraction of the number of steps in BERT's runs.
-    """
-    references = list(variants.get("bert", {"runs": {}})["runs"].values())
-    if not references or any(run["loss"] is None for run in references):
-        return variants
-    target = statistics.fmean(run["loss"] for run in references)
-    for variant in variants.values():
-        for run in variant["runs"].values():
-            step = steps_to(target, run["curve"])
-            share = None if step is None else step / references[0]["steps"]
-            run |= {"steps_to_bert": step, "share_of_bert": share}
-    return variants
+
+def reduction_line(reduction: dict[str, Any]) -> str:
+    """Return a sentence on Muon's step reduction."""
+    steps = f"{reduction['bound']} {reduction['steps']:,}".strip()
+    return (
+        f"Muon reaches the loss of BERT's recipe, {reduction['bert_loss']:.3f}, with {steps} steps "
+        f"({reduction['share']:.0%} of BERT's)."
+    )
 
 
 def table(variants: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of a Markdown table, with means and standard deviations over the seeds."""
     header = ["recipe", "parameters", "learning rate", "steps", "tokens", "FLOPs", "seconds"]
-    header += ["held-out loss", "steps to BERT's loss", *_SCORES.values()]
+    header += ["held-out loss", *_SCORES.values()]
     yield "| " + " | ".join(header) + " |"
     yield "|" + "---|" * len(header)
     for variant in variants.values():
@@ -71,7 +95,7 @@ def table(variants: dict[str, Any]) -> Iterator[str]:
         cells += [f"{first['learning_rate']:g}", f"{first['steps']:,}"]
         cells += [f"{first['tokens'] / 1e6:.1f} M", f"{first['flops']:.3g}"]
         cells += [f"{statistics.fmean(run['seconds'] for run in runs):.0f}"]
-        cells += [_losses(runs), _steps(runs)]
+        cells += [_losses(runs)]
         scores = [[_percent(run, name) for run in runs] for name in _SCORES]
         cells += [_spread(each, 1) for each in scores]
         yield "| " + " | ".join(cells) + " |"
@@ -92,24 +116,37 @@ def draw(variants: dict[str, Any], file: Path) -> None:
     figure = Figure(figsize=(13, 8.5), dpi=110, layout="constrained")
     grid = figure.add_gridspec(2, len(_SCORES))
     curves = figure.add_subplot(grid[0, :])
-    colors = dict(zip(variants, _COLORS, strict=False))
+    full = [name for name, variant in variants.items() if variant["budget"] == 1]
+    colors = dict(zip(full, _COLORS, strict=False))
     for name, variant in variants.items():
+        shown = {"color": colors.get(name, colors.get("muon", _INK))}
+        shown["linestyle"] = "-" if name in full else ":"
         label: str | None = variant["title"]
-        for run in (run for run in variant["runs"].values() if run["curve"]):
-            per_step = run["flops"] / run["steps"]
-            steps, losses = zip(*run["curve"], strict=True)
-            flops = [step * per_step for step in steps]
-            curves.plot(flops, losses, color=colors[name], linewidth=1.3, label=label)
-            label = None
-    curves.set_xlabel("model FLOPs")
+        for run in variant["runs"].values():
+            for piece in _pieces(run):
+                curves.plot(*piece, linewidth=1.3, label=label, **shown)
+                label = None
+    curves.set_xlabel("model FLOPs (each curve has a gap where the rows become longer)")
     curves.set_ylabel("held-out masked-LM loss, nats")
     curves.grid(alpha=0.3)
     curves.legend(frameon=False, ncols=2)
     for column, (score, label) in enumerate(_SCORES.items()):
         axis = figure.add_subplot(grid[1, column])
-        _dots(axis, variants, score, label, colors)
+        _dots(axis, {name: variants[name] for name in full}, score, label, colors)
         axis.tick_params(axis="y", labelleft=column == 0)
     figure.savefig(file)
+
+
+def _pieces(run: dict[str, Any]) -> Iterator[tuple[list[float], list[float]]]:
+    """Yield the FLOPs and the losses of a run's evaluations in each phase."""
+    first, _ = run["phase_steps"]
+    short, long = run["phase_flops"]
+    in_first = [(step * short, loss) for step, loss in run["curve"] if step <= first]
+    in_second = [
+        (first * short + (step - first) * long, loss) for step, loss in run["curve"] if step > first
+    ]
+    for piece in (in_first, in_second):
+        yield [flops for flops, _ in piece], [loss for _, loss in piece]
 
 
 def _dots(
@@ -145,17 +182,6 @@ def _spread(values: Sequence[float | None], digits: int) -> str:
     if len(available) > 1:
         text += f" ± {statistics.stdev(available):.{digits}f}"
     return text
-
-
-def _steps(runs: Sequence[dict[str, Any]]) -> str:
-    if "steps_to_bert" not in runs[0]:
-        return ""
-    reached = [run for run in runs if run["steps_to_bert"] is not None]
-    if not reached:
-        return "not reached"
-    text = f"{statistics.fmean(run['steps_to_bert'] for run in reached):,.0f}"
-    text += f" ({statistics.fmean(run['share_of_bert'] for run in reached):.0%})"
-    return text + (f", {len(reached)} of {len(runs)} runs" if len(reached) < len(runs) else "")
 
 
 def _losses(runs: Sequence[dict[str, Any]]) -> str:

@@ -29,9 +29,9 @@ from commands import claim, locked  # noqa: E402
 from corpus import description_of, opened, prepare  # noqa: E402
 from jobs import Job, in_parallel, required, run_all  # noqa: E402
 from pretraining import Laboratory  # noqa: E402
-from report import draw, table, tuning_table, with_speedups  # noqa: E402
+from report import draw, reduction_line, step_reduction, table, tuning_table  # noqa: E402
 from scores import Scorer  # noqa: E402
-from variants import VARIANTS, Settings  # noqa: E402
+from variants import SHORTER, VARIANTS, Settings  # noqa: E402
 
 from bert_jax.files import write_file  # noqa: E402
 from bert_jax.processes import tune_malloc_for_training  # noqa: E402
@@ -40,16 +40,15 @@ from bert_jax.runs.runtime import enable_compilation_cache  # noqa: E402
 STEPS = ("prepare", "tune", "train", "score", "report")
 # The options that determine the results; all runs in a --work folder share them.
 _SETTINGS = (
-    *("tokens", "length", "batch_size", "dtype", "tuning_fraction"),
+    *("tokens", "lengths", "batch_tokens", "dtype", "tuning_fraction"),
     *("pairs", "finetuning_rates", "fast"),
 )
 # Further options to store with the results. They may change between two commands with the same
 # --work folder; a wider grid of learning rates, for example, reuses the runs of a narrower one.
 _CHANGEABLE = ("learning_rates", "seeds", "parallel")
 _FAST = {
-    "tokens": 8 * 64 * 16,
-    "length": 64,
-    "batch_size": 8,
+    "tokens": 512 * 16,
+    "batch_tokens": 512,
     "learning_rates": [1e-3, 2e-3],
     "finetuning_rates": [3e-4],
     "pairs": 2,
@@ -65,13 +64,15 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     number = parser.add_argument
     number("--data", type=Path, required=True, help="folder with the data sets")
     number("--work", type=Path, required=True, help="folder for the runs and the results")
-    number("--corpus", type=Path, help="prepared corpus (default: the one in --work)")
+    corpora = "folder with the prepared corpora (default: corpora in --work)"
+    number("--corpora", type=Path, help=corpora)
     number("--steps", nargs="+", choices=STEPS, default=list(STEPS), help="steps to take")
     number("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     number("--tokens", type=int, default=40_000_000, help="number of tokens for BERT's recipe")
     number("--seeds", type=int, default=2, help="number of seeds for every variant")
-    number("--length", type=int, default=64, help="number of tokens in a row")
-    number("--batch-size", type=int, default=128, help="number of rows in a batch")
+    lengths = "number of tokens in a row in each of the two phases"
+    number("--lengths", nargs=2, type=int, default=[32, 128], help=lengths)
+    number("--batch-tokens", type=int, default=8_192, help="number of tokens in a batch")
     rates = [5e-4, 1e-3, 2e-3, 4e-3]
     number("--learning-rates", nargs="+", type=float, default=rates, help="rates to tune over")
     share = "number of steps of the runs that tune the learning rates, as a fraction"
@@ -88,18 +89,23 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     if args.fast:
         parser.set_defaults(**_FAST)
         args = parser.parse_args(words)
+    if not args.lengths[0] < args.lengths[1]:
+        parser.error("--lengths: the rows of the second phase must be longer")
+    if any(args.batch_tokens % length for length in args.lengths):
+        parser.error("--batch-tokens: must be a multiple of both --lengths")
     args.data, args.work = args.data.resolve(), args.work.resolve()
     return args
 
 
 def laboratory(args: argparse.Namespace) -> Laboratory:
     """Return the inputs and settings that all pretraining runs share."""
-    corpus = args.corpus.resolve() if args.corpus else args.work / "corpus"
+    corpora = args.corpora.resolve() if args.corpora else args.work / "corpora"
+    lengths = tuple(args.lengths)
     return Laboratory(
         args.work,
-        corpus,
-        opened(corpus, args.length),
-        Settings(args.tokens, args.length, args.batch_size, args.dtype, args.fast),
+        corpora,
+        opened(corpora, lengths),
+        Settings(args.tokens, lengths, args.batch_tokens, args.dtype, args.fast),
         args.tuning_fraction,
         args.learning_rates,
         args.loader_workers,
@@ -109,7 +115,7 @@ def laboratory(args: argparse.Namespace) -> Laboratory:
 def scorer(args: argparse.Namespace) -> Scorer:
     """Return the scorer for the pretrained models."""
     rates = args.finetuning_rates
-    return Scorer(args.data, args.work, args.pairs, rates, args.length, args.dtype, args.fast)
+    return Scorer(args.data, args.work, args.pairs, rates, args.dtype, args.fast)
 
 
 def optimizers(args: argparse.Namespace) -> list[str]:
@@ -130,7 +136,8 @@ def run_jobs(args: argparse.Namespace) -> None:
     if "train" in args.steps:
         run_all([lab.training_job(name, seed) for name, seed in pairs])
     if "score" in args.steps:
-        trained = [lab.training_job(name, seed) for name, seed in pairs]
+        scored = [(name, seed) for name, seed in pairs if VARIANTS[name] not in SHORTER]
+        trained = [lab.training_job(name, seed) for name, seed in scored]
         run_all(
             [
                 job
@@ -152,16 +159,18 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
         runs = {str(seed): run_results(job, args) for seed, job in jobs.items() if job.result()}
         if runs:
             described = {"title": variant.title, "changes": variant.changes}
+            described |= {"budget": variant.budget}
             variants[variant.name] = described | {"runs": runs}
     return {
         "date": datetime.date.today().isoformat(),
         "settings": {name: getattr(args, name) for name in (*_SETTINGS, *_CHANGEABLE)},
-        "corpus": description_of(lab.manifest),
+        "corpora": description_of(lab.manifests),
         "tuning": {
             name: {f"{rate:g}": loss for rate, loss in lab.tuning_losses(name).items()}
             for name in tuned
         },
-        "variants": with_speedups(variants),
+        "variants": variants,
+        "step_reduction": step_reduction(variants),
     }
 
 
@@ -182,6 +191,8 @@ def write_report(args: argparse.Namespace) -> None:
     if not content["variants"]:
         raise SystemExit("no pretraining run is finished. Run the same command without --steps")
     lines = [*tuning_table(content["tuning"]), "", *table(content["variants"])]
+    if content["step_reduction"] is not None:
+        lines += ["", reduction_line(content["step_reduction"])]
     write_file(args.work / "results.json", json.dumps(content, indent=1) + "\n")
     write_file(args.work / "table.md", "\n".join(lines) + "\n")
     draw(content["variants"], args.work / "comparison.png")
@@ -192,9 +203,9 @@ def main(words: Sequence[str]) -> None:
     """Perform the requested steps."""
     args = arguments(words)
     claim(args.work, {name: getattr(args, name) for name in _SETTINGS})
-    if "prepare" in args.steps and not args.corpus:
-        with locked(args.work / "corpus.lock"):
-            prepare(args.data, args.work, args.length, fast=args.fast)
+    if "prepare" in args.steps and not args.corpora:
+        with locked(args.work / "corpora.lock"):
+            prepare(args.data, args.work, args.lengths, fast=args.fast)
     steps = [step for step in ("tune", "train", "score") if step in args.steps]
     if steps and args.parallel > 1:
         share = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 / args.parallel:.3f}")

@@ -21,6 +21,8 @@ BLIMP = "BLiMP"
 EPOCHS = {"SST-2": 1, "STS-B": 4}
 SENTENCES = 16_000
 BATCH_SIZE = 32
+# The maximum number of tokens in an example; longer ones are truncated.
+MAX_LENGTH = 64
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,6 @@ class Scorer:
     work: the folder for the runs.
     max_pairs: the number of minimal pairs from each paradigm.
     learning_rates: the learning rates for fine-tuning; only the best score counts.
-    length: the number of tokens in a row.
     dtype: the floating-point type for fine-tuning. Minimal pairs are scored in float32.
     fast: whether to use only a few examples.
     """
@@ -40,7 +41,6 @@ class Scorer:
     work: Path
     max_pairs: int
     learning_rates: Sequence[float]
-    length: int
     dtype: str
     fast: bool
 
@@ -48,7 +48,7 @@ class Scorer:
         """Return the jobs that score the model of a finished pretraining job."""
         directory = pretrained.output.parent
         settings = {"max_pairs": self.max_pairs, "dtype": self.dtype, "fast": self.fast}
-        settings |= {"learning_rates": list(self.learning_rates), "length": self.length}
+        settings |= {"learning_rates": list(self.learning_rates), "length": MAX_LENGTH}
         settings |= {"epochs": EPOCHS, "sentences": SENTENCES, "batch_size": BATCH_SIZE}
 
         def job(name: str, measure: Any) -> Job:
@@ -73,7 +73,7 @@ class Scorer:
 
     def _fine_tuned(self, name: str, run: Path, output: Path) -> dict[str, Any]:
         task = TASKS[name]
-        words = [f"init_from={run}", f"max_length={self.length}", f"compute.dtype={self.dtype}"]
+        words = [f"init_from={run}", f"max_length={MAX_LENGTH}", f"compute.dtype={self.dtype}"]
         words += ["dropout=0.0", "head_dropout=0.0", "evaluations_per_epoch=1"]
         words += [word.removeprefix("--config.") for word in self._files(name).overrides(task)]
         recipe = ROOT / f"configs/finetune/{task.recipe}.py"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -25,11 +27,13 @@ class Variant:
     name: the variant's name.
     title: the variant's title in tables and plots.
     changes: the config values in which the variant differs from BERT's recipe.
+    budget: the budget of FLOPs as a fraction of that of BERT's recipe.
     """
 
     name: str
     title: str
     changes: dict[str, Any] = field(default_factory=dict)
+    budget: float = 1.0
 
     @property
     def optimizer(self) -> str:
@@ -38,6 +42,7 @@ class Variant:
         return name
 
 
+_MUON = {"optimizer": {"name": "muon"}}
 _SINGLE = (
     Variant("rotary", "+ rotary positions", {"model": {"positions": "rotary"}}),
     Variant(
@@ -50,7 +55,7 @@ _SINGLE = (
     # features, rounded up to a multiple of 16, so that the number of parameters stays about the
     # same.
     Variant("geglu", "+ GeGLU", {"model": {"gated_ffn": True, "ffn_dim": 688}}),
-    Variant("muon", "+ Muon", {"optimizer": {"name": "muon"}}),
+    Variant("muon", "+ Muon", _MUON),
     Variant(
         "wsd",
         "+ WSD",
@@ -59,13 +64,25 @@ _SINGLE = (
     Variant("masking", "+ masking 30% → 15%", {"masking": {"rate": 0.3, "later_rates": (0.15,)}}),
 )
 _EVERYTHING = reduce(overlaid, [variant.changes for variant in _SINGLE], {})
+# Shorter runs with Muon, each with a complete schedule, show how many steps it saves.
+SHORTER = tuple(
+    Variant(f"muon_{percent}", f"+ Muon, {percent}% of the steps", _MUON, percent / 100)
+    for percent in (50, 70)
+)
 VARIANTS: Mapping[str, Variant] = {
     variant.name: variant
-    for variant in (Variant("bert", "BERT"), *_SINGLE, Variant("all", "all of them", _EVERYTHING))
+    for variant in (
+        Variant("bert", "BERT"),
+        *_SINGLE,
+        Variant("all", "all of them", _EVERYTHING),
+        *SHORTER,
+    )
 }
 REFERENCE = VARIANTS["bert"]
 # The variant with which each optimizer's learning rate is tuned.
 TUNED_WITH = {"adamw": REFERENCE, "muon": VARIANTS["muon"]}
+# The steps of the second phase, which has longer rows, as a fraction of the steps of a run.
+SECOND_PHASE = 0.2
 # With --fast, the model has these sizes.
 _FAST_SIZES = {"hidden_dim": 32, "num_layers": 1, "num_heads": 2, "ffn_dim": 64}
 
@@ -75,26 +92,28 @@ class Settings:
     """The settings that all runs share.
 
     tokens: the number of tokens on which BERT's recipe trains, including padding.
-    length: the number of tokens in a row.
-    batch_size: the number of rows in a batch.
+    lengths: the number of tokens in a row in each phase.
+    batch_tokens: the number of tokens in a batch.
     dtype: the floating-point type for the computation.
     fast: whether to use a tiny model.
     """
 
     tokens: int
-    length: int
-    batch_size: int
+    lengths: tuple[int, int]
+    batch_tokens: int
     dtype: str
     fast: bool
 
     @property
-    def tokens_per_step(self) -> int:
-        return self.length * self.batch_size
-
-    @property
     def reference_steps(self) -> int:
         """The number of steps in BERT's recipe."""
-        return max(1, round(self.tokens / self.tokens_per_step))
+        return max(2, round(self.tokens / self.batch_tokens))
+
+
+def phase_steps(num_steps: int) -> tuple[int, int]:
+    """Return the number of steps in each phase of a run with `num_steps` steps."""
+    second = max(1, round(SECOND_PHASE * num_steps))
+    return num_steps - second, second
 
 
 @dataclass(frozen=True)
@@ -114,10 +133,13 @@ class Run:
 
 
 class Places(NamedTuple):
-    """The work directory of a run, its corpus, and the size of the corpus's vocabulary."""
+    """The work directory of a run, its corpora, and the size of their vocabulary.
+
+    The corpus whose rows have n tokens is in the subfolder "n" of `corpora`.
+    """
 
     work_dir: Path
-    corpus: Path
+    corpora: Path
     vocab_size: int
 
 
@@ -129,7 +151,7 @@ def config_of(run: Run, settings: Settings, places: Places, num_workers: int = 0
         "num_layers": 4,
         "num_heads": 4,
         "ffn_dim": 1024,
-        "max_positions": settings.length,
+        "max_positions": max(settings.lengths),
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
     }
@@ -140,12 +162,15 @@ def config_of(run: Run, settings: Settings, places: Places, num_workers: int = 0
         "model": model,
         "compute": {"dtype": settings.dtype},
         "phases": {
-            "phase1": {
-                "corpus": str(places.corpus),
-                "sequence_length": settings.length,
-                "batch_size": settings.batch_size,
-                "num_steps": run.num_steps,
+            f"phase{number}": {
+                "corpus": str(places.corpora / str(length)),
+                "sequence_length": length,
+                "batch_size": settings.batch_tokens // length,
+                "num_steps": num_steps,
             }
+            for number, (length, num_steps) in enumerate(
+                zip(settings.lengths, phase_steps(run.num_steps), strict=True), start=1
+            )
         },
         "optimizer": {
             "peak_learning_rate": run.learning_rate,
@@ -171,14 +196,29 @@ def config_of(run: Run, settings: Settings, places: Places, num_workers: int = 0
 class Cost(NamedTuple):
     """The cost of a training step, and the size of the model.
 
-    model_flops: the model FLOPs of a step, on which the budget is based.
+    phase_flops: the model FLOPs of a step in each phase, on which the budget is based.
     muon_flops: the FLOPs of Muon's matrix products in a step; 0 with AdamW.
     parameters: the number of parameters, including the pretraining heads.
     """
 
-    model_flops: int
+    phase_flops: tuple[int, ...]
     muon_flops: int
     parameters: int
+
+    def model_flops(self, num_steps: int) -> int:
+        """Return the model FLOPs of a run with `num_steps` steps."""
+        pairs = zip(phase_steps(num_steps), self.phase_flops, strict=True)
+        return sum(steps * flops for steps, flops in pairs)
+
+    def steps_for(self, budget: float) -> int:
+        """Return the number of steps, at least two, whose model FLOPs are closest to a budget."""
+        least = 2
+        if budget <= self.model_flops(least):
+            return least
+        most = 2 * math.ceil(budget / min(self.phase_flops))
+        # The FLOPs grow with every step, so they pass the budget once.
+        above = bisect.bisect_left(range(most), budget, least, key=self.model_flops)
+        return min((above - 1, above), key=lambda steps: abs(self.model_flops(steps) - budget))
 
 
 class _Cpu(NamedTuple):
@@ -187,11 +227,19 @@ class _Cpu(NamedTuple):
     platform: str = "cpu"
 
 
-def cost_of(values: dict[str, Any], documents_per_row: int) -> Cost:
-    """Return the cost of a training step with these config values."""
+def cost_of(values: dict[str, Any], documents_per_row: Mapping[int, int]) -> Cost:
+    """Return the cost of a training step.
+
+    Args:
+      values: the config values of a run.
+      documents_per_row: the maximum number of documents in a row, keyed by the length of the rows.
+    """
     config: PretrainConfig = load_config(ConfigDict(values), kind="pretrain")
     setup = config.step_setup(_Cpu())
-    ((_, _, phase),) = config.ordered_phases()
+    phase_flops = tuple(
+        setup.step_flops(phase, documents_per_row[phase.sequence_length])
+        for _, _, phase in config.ordered_phases()
+    )
     shapes = define_model(setup.model_config, setup.compute).shapes
     muon = 0
     if config.optimizer.name == "muon":
@@ -200,7 +248,7 @@ def cost_of(values: dict[str, Any], documents_per_row: int) -> Cost:
             for name, shape in shapes.items()
             if is_hidden_matrix(name)
         )
-    return Cost(setup.step_flops(phase, documents_per_row), muon, count(shapes))
+    return Cost(phase_flops, muon, count(shapes))
 
 
 def _newton_schulz_flops(rows: int, columns: int) -> int:
