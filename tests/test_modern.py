@@ -88,20 +88,29 @@ def files_of(work: Path) -> dict[str, int]:
     }
 
 
+def python(program: str, *words: str) -> str:
+    """Run a program that can import the experiment's modules, and return its output."""
+    folders = [SCRIPT.parent, SCRIPT.parent.parent, REPOSITORY]
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, folders)),
+            "JAX_PLATFORMS": "cpu",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ended.stdout
+
+
 @pytest.mark.parametrize("number", [1, 2, 9])
 def test_parallel_processes_divide_the_cores(number: int) -> None:
     # A single write keeps the lines of different processes apart.
     code = "import os; os.write(1, f'{os.sched_getaffinity(0)}\\n'.encode())"
     program = f"from jobs import in_parallel; in_parallel({number}, ['-c', {code!r}], {{}})"
-    folders = os.pathsep.join([str(SCRIPT.parent), str(REPOSITORY)])
-    ended = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": folders, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    shares = [set(map(int, re.findall(r"\d+", line))) for line in ended.stdout.splitlines()]
+    shares = [set(map(int, re.findall(r"\d+", line))) for line in python(program).splitlines()]
     cores = os.sched_getaffinity(0)
     assert len(shares) == number
     assert set.union(*shares) == cores
@@ -109,6 +118,39 @@ def test_parallel_processes_divide_the_cores(number: int) -> None:
         assert sum(map(len, shares)) == len(cores)
     else:
         assert all(len(share) == 1 for share in shares)
+
+
+def test_step_reduction() -> None:
+    cases = [
+        # The step at which the line from (50, 5) to (70, 4) reaches 4.5.
+        (4.5, (5.0, 4.0, 3.0), ["", 60, 0.6]),
+        (5.5, (5.0, 4.0, 3.0), ["at most", 50, 0.5]),
+        (2.0, (5.0, 4.0, 3.0), ["more than", 100, 1.0]),
+        # A diverged run is left out, and BERT's loss is reached between 50 and 100 steps.
+        (4.5, (5.0, None, 3.0), ["", 62, 0.62]),
+        (4.5, (None, None, None), None),
+        (None, (5.0, 4.0, 3.0), None),
+    ]
+    names = {"bert": 100, "muon_50": 50, "muon_70": 70, "muon": 100}
+
+    def variant(steps: int, mean: float | None) -> dict[str, Any]:
+        losses = [None] if mean is None else [mean - 0.25, mean + 0.25]
+        runs = {str(seed): {"steps": steps, "loss": loss} for seed, loss in enumerate(losses)}
+        return {"runs": runs}
+
+    inputs = [
+        {
+            name: variant(steps, loss)
+            for (name, steps), loss in zip(names.items(), (bert, *losses), strict=True)
+        }
+        for bert, losses, _ in cases
+    ]
+    program = "import json, sys; from report import step_reduction; "
+    program += "print(json.dumps([step_reduction(each) for each in json.loads(sys.argv[1])]))"
+    results = json.loads(python(program, json.dumps(inputs)))
+    for (_, _, expected), result in zip(cases, results, strict=True):
+        values = result and [result["bound"], result["steps"], result["share"]]
+        assert values == expected
 
 
 @pytest.mark.slow
