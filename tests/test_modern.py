@@ -85,6 +85,7 @@ def files_of(work: Path) -> dict[str, int]:
         str(file): file.stat().st_mtime_ns
         for folder in ("runs", "tuning")
         for file in (work / folder).glob("*/*.json")
+        if not file.name.endswith(".recipe.json")
     }
 
 
@@ -126,31 +127,36 @@ def test_step_reduction() -> None:
         (4.5, (5.0, 4.0, 3.0), ["", 60, 0.6]),
         (5.5, (5.0, 4.0, 3.0), ["at most", 50, 0.5]),
         (2.0, (5.0, 4.0, 3.0), ["more than", 100, 1.0]),
-        # A diverged run is left out, and BERT's loss is reached between 50 and 100 steps.
+        # A run without a score is left out, and BERT's loss is reached between 50 and 100 steps.
         (4.5, (5.0, None, 3.0), ["", 62, 0.62]),
         (4.5, (None, None, None), None),
         (None, (5.0, 4.0, 3.0), None),
     ]
     names = {"bert": 100, "muon_50": 50, "muon_70": 70, "muon": 100}
 
-    def variant(steps: int, mean: float | None) -> dict[str, Any]:
+    def variant(name: str, steps: int, mean: float | None) -> dict[str, Any]:
         losses = [None] if mean is None else [mean - 0.25, mean + 0.25]
-        runs = {str(seed): {"steps": steps, "loss": loss} for seed, loss in enumerate(losses)}
-        return {"runs": runs}
+        flops = {"flops": 10 * steps, "muon_flops": 0 if name == "bert" else 2 * steps}
+        scores = [{"held-out": {"32": {"mlm_loss": loss}}} if loss else {} for loss in losses]
+        runs = [{"steps": steps, "scores": score, **flops} for score in scores]
+        return {"runs": dict(enumerate(runs))}
 
     inputs = [
         {
-            name: variant(steps, loss)
+            name: variant(name, steps, loss)
             for (name, steps), loss in zip(names.items(), (bert, *losses), strict=True)
         }
         for bert, losses, _ in cases
     ]
-    program = "import json, sys; from report import step_reduction; "
-    program += "print(json.dumps([step_reduction(each) for each in json.loads(sys.argv[1])]))"
+    program = "import json, sys; from step_reduction import step_reduction; "
+    program += "given = json.loads(sys.argv[1]); "
+    program += "print(json.dumps([step_reduction(each, 32) for each in given]))"
     results = json.loads(python(program, json.dumps(inputs)))
     for (_, _, expected), result in zip(cases, results, strict=True):
         values = result and [result["bound"], result["steps"], result["share"]]
         assert values == expected
+        if result:
+            assert result["share_of_flops"] == pytest.approx(1.2 * result["share"])
 
 
 @pytest.mark.slow
@@ -162,8 +168,8 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     assert len(files_of(work)) == 2 * 2
     run(data, work, "--parallel", "2")
     first, before = results(work), files_of(work)
-    # Shorter runs are not scored.
-    assert len(before) == 2 * 2 + 2 * 4 + 1
+    # Shorter runs are only scored on held-out text.
+    assert len(before) == 2 * 2 + 2 * 5 + 2
     check_results(first)
     check_configs(first, work)
 
@@ -177,6 +183,15 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     }
     assert results(work) == first | {"settings": first["settings"] | {"parallel": 1}}
     assert "contains runs with other settings" in run(data, work, "--dtype", "bfloat16", code=1)
+    # A run that was stopped does not resume with a different learning rate.
+    (work / "runs/bert-0/pretrained.json").unlink()
+    recipe = work / "runs/bert-0/pretrained.recipe.json"
+    changed = json.loads(recipe.read_text())
+    changed["config"]["optimizer"]["peak_learning_rate"] = 0.5
+    original = recipe.read_text()
+    recipe.write_text(json.dumps(changed))
+    assert "was started with different settings" in run(data, work, "--steps", "train", code=1)
+    recipe.write_text(original)
 
     # A wider grid of learning rates reuses the runs of the narrower one.
     printed = run(data, work, "--steps", "tune", "--learning-rates", "1e-3", "2e-3", "4e-3")
@@ -187,9 +202,10 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
 def results(work: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((work / "results.json").read_text())
     lines = (work / "table.md").read_text().splitlines()
-    titles = [line.split(" | ")[0] for line in lines[-5:-2]]
+    titles = [line.split(" | ")[0] for line in lines[-7:-4]]
     assert titles == ["| BERT", "| all of them", "| + Muon, 50% of the steps"]
-    assert lines[-1].startswith("Muon reaches the loss of BERT's recipe")
+    assert lines[-3].startswith("On rows of 32 tokens, Muon needs")
+    assert lines[-1].startswith("On rows of 128 tokens, Muon needs")
     assert (work / "comparison.png").read_bytes().startswith(b"\x89PNG")
     return content
 
@@ -226,7 +242,7 @@ def check_results(content: dict[str, Any]) -> None:
     for name, variant in variants.items():
         (each,) = variant["runs"].values()
         assert sum(each["phase_steps"]) == each["steps"]
-        assert each["phase_steps"][1] == round(0.2 * each["steps"])
+        assert each["phase_steps"][1] == round(0.5 * each["steps"])
         assert each["flops"] == np.dot(each["phase_steps"], each["phase_flops"])
         budget = reference["flops"] * (0.5 if name == "muon_50" else 1)
         assert abs(each["flops"] - budget) <= max(each["phase_flops"]) / 2
@@ -235,8 +251,9 @@ def check_results(content: dict[str, Any]) -> None:
         assert losses[f"{each['learning_rate']:g}"] == min(losses.values())
         steps, curve = np.transpose(each["curve"])
         assert steps[-1] == each["steps"] and curve[-1] == each["loss"]
+        check_held_out_losses(each)
         if name == "muon_50":
-            assert not each["scores"]
+            assert list(each["scores"]) == ["held-out"]
             continue
         assert 0 <= each["scores"]["BLiMP"]["score"] <= 1
         assert each["scores"]["BLiMP"]["pairs"] == 4
@@ -249,6 +266,15 @@ def check_results(content: dict[str, Any]) -> None:
     everything = variants["all"]["runs"]["0"]
     iteration = 4 * 6 * 32**3 + 3 * (4 * 32**2 * 64 + 2 * 32**3)
     assert everything["muon_flops"] == everything["steps"] * 5 * iteration
+
+
+def check_held_out_losses(run: dict[str, Any]) -> None:
+    """Check that the final model's losses are close to those during training."""
+    short, long = (run["scores"]["held-out"][length]["mlm_loss"] for length in ("32", "128"))
+    assert short != long
+    # The masks and the segments differ from those during training.
+    assert short == pytest.approx(run["loss"], rel=0.1)
+    assert long == pytest.approx(run["loss"], rel=0.1)
 
 
 def check_configs(content: dict[str, Any], work: Path) -> None:
@@ -270,7 +296,7 @@ def check_configs(content: dict[str, Any], work: Path) -> None:
                 continue
             assert everything[section][name] == value != bert[section][name]
     changes = content["variants"]["all"]["changes"]
-    assert changes["masking"] == {"rate": 0.3, "later_rates": [0.15]}
+    assert changes["masking"] == {"rate": 0.3, "final_rate": 0.15}
     assert changes["optimizer"] == {
         "name": "muon",
         "schedule": "wsd",

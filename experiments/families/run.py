@@ -167,7 +167,7 @@ def pretrain(family: Family, budget: str, corpora: Path, args: argparse.Namespac
         "flops": flops_per_step(config) * run.num_steps,
         "parameters": parameters(run.work_dir),
         "held_out": held_out[-1],
-        "probe": probe(run.work_dir, corpora / str(LENGTHS[-1])),
+        "probe": probe(run.work_dir, corpora / str(LENGTHS[-1]), masking_rate=0.3),
         "curve": [[entry["step"], entry["mlm_loss"]] for entry in held_out],
         "tasks": {},
     }

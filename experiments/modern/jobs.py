@@ -44,13 +44,8 @@ class Job:
         """Return the results, or None if the job is not finished; exit if its recipe differs."""
         if not self.output.is_file():
             return None
-        content = read_json_object(self.output)
-        if content["recipe"] != json.loads(json.dumps(self.recipe)):
-            raise SystemExit(
-                f"{self.output}: was measured with different settings. Remove "
-                f"{self.output.parent}, or use another --work folder"
-            )
-        return content
+        self._check_recipe()
+        return read_json_object(self.output)
 
     def run(self) -> None:
         """Run the measurement and write its results, unless they already exist."""
@@ -58,10 +53,22 @@ class Job:
             return
         began = time.monotonic()
         self.output.parent.mkdir(parents=True, exist_ok=True)
+        self._check_recipe()
         print(f"{self.name}: started", flush=True)
-        content = {"recipe": self.recipe, **self.measure()}
-        write_file(self.output, json.dumps(content, indent=1) + "\n")
+        write_file(self.output, json.dumps(self.measure(), indent=1) + "\n")
         print(f"{self.name}: finished after {time.monotonic() - began:.1f} s", flush=True)
+
+    def _check_recipe(self) -> None:
+        """Exit if the job was started with a different recipe; write the recipe if it is new."""
+        file = self.output.with_name(f"{self.output.stem}.recipe.json")
+        if not file.is_file():
+            write_file(file, json.dumps(self.recipe, indent=1) + "\n")
+        if read_json_object(file) != json.loads(json.dumps(self.recipe)):
+            raise SystemExit(
+                f"{self.output.with_suffix('')}: was started with different settings ({file}). "
+                f"Repeat the command with these settings, use another --work folder, or remove "
+                f"{self.output.parent}"
+            )
 
 
 def run_all(jobs: Sequence[Job]) -> list[dict[str, Any]]:

@@ -68,24 +68,30 @@ class Laboratory:
             length: manifest.max_fragments for length, manifest in self.manifests.items()
         }
         return {
-            name: cost_of(self._config(Run(variant, 0, rate, 2), Path("run")), documents_per_row)
+            name: cost_of(
+                self._config(Run(variant, 0, rate, (1, 1)), Path("run")), documents_per_row
+            )
             for name, variant in VARIANTS.items()
         }
 
     def num_steps(self, variant: Variant) -> int:
         """Return the number of steps at which a variant uses its budget of FLOPs."""
-        budget = self.costs[REFERENCE.name].model_flops(self.settings.reference_steps)
+        steps = phase_steps(self.settings.reference_steps)
+        budget = self.costs[REFERENCE.name].model_flops(steps)
         return self.costs[variant.name].steps_for(variant.budget * budget)
 
     def tuning_jobs(self, optimizer: str) -> list[Job]:
-        """Return one tuning job for each learning rate to try with an optimizer."""
+        """Return one tuning job for each learning rate to try with an optimizer.
+
+        These runs consist of only the first phase, since so few steps would not suffice for two.
+        """
         variant = TUNED_WITH[optimizer]
-        steps = max(2, round(self.tuning_fraction * self.num_steps(variant)))
+        steps = max(1, round(self.tuning_fraction * self.num_steps(variant)))
         return [
             self._job(
                 f"{optimizer} at {rate:g}",
                 self.work / f"tuning/{optimizer}-{rate:g}",
-                Run(variant, TUNING_SEED, rate, steps),
+                Run(variant, TUNING_SEED, rate, (steps,)),
             )
             for rate in self.learning_rates
         ]
@@ -113,7 +119,7 @@ class Laboratory:
         """Return the job that pretrains a variant with the given seed."""
         variant = VARIANTS[name]
         rate = self.tuned_rate(variant.optimizer)
-        run = Run(variant, seed, rate, self.num_steps(variant))
+        run = Run(variant, seed, rate, phase_steps(self.num_steps(variant)))
         return self._job(f"{name}, seed {seed}", self.directory(name, seed), run)
 
     def directory(self, name: str, seed: int) -> Path:
@@ -154,9 +160,9 @@ class Laboratory:
             "loss": None if diverged else curve[-1][1],
             "learning_rate": run.learning_rate,
             "steps": run.num_steps,
-            "phase_steps": phase_steps(run.num_steps),
+            "phase_steps": run.phase_steps,
             "tokens": run.num_steps * self.settings.batch_tokens,
-            "flops": cost.model_flops(run.num_steps),
+            "flops": cost.model_flops(run.phase_steps),
             "phase_flops": cost.phase_flops,
             "muon_flops": run.num_steps * cost.muon_flops,
             "parameters": cost.parameters,

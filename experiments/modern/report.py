@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from variants import SHORTER
+from step_reduction import held_out_loss
 
 _INK = "#333333"
 _COLORS = (
@@ -21,71 +21,13 @@ _SCORES = {
     "SST-2": "SST-2, accuracy",
     "STS-B": "STS-B, Spearman correlation",
 }
-# The variants that differ only in the number of steps with Muon.
-_MUON = ("muon", *(variant.name for variant in SHORTER))
 
 
-def step_reduction(variants: dict[str, Any]) -> dict[str, Any] | None:
-    """Return how many of its steps Muon needs for the final loss of BERT's recipe.
-
-    The loss of Muon's runs is interpolated linearly between the lengths that were trained; each of
-    these runs has its own complete schedule. All losses are means over the seeds.
-
-    Args:
-      variants: the results of each variant, keyed by its name.
-
-    Returns:
-      The loss of BERT's recipe, the number of steps and the loss of Muon's runs, and the number of
-      steps at which Muon reaches the loss of BERT's recipe, also as a fraction of the steps of
-      BERT's recipe. `bound` is "at most" if even the shortest runs are better than BERT's recipe,
-      and "more than" if not even the longest ones are. None if BERT or Muon have no finite losses.
-    """
-    target, steps_of_bert = _mean_loss(variants.get("bert"))
-    points = [_mean_loss(variants.get(name)) for name in _MUON]
-    losses = sorted((steps, loss) for loss, steps in points if loss is not None)
-    if target is None or not losses:
-        return None
-    reached, bound = losses[-1][0], "more than"
-    before: tuple[int, float] | None = None
-    for steps, loss in losses:
-        if loss <= target:
-            reached, bound = steps, "at most"
-            if before is not None:
-                part = (before[1] - target) / (before[1] - loss)
-                reached, bound = round(before[0] + part * (steps - before[0])), ""
-            break
-        before = (steps, loss)
-    return {
-        "bert_loss": target,
-        "muon_losses": dict(losses),
-        "bound": bound,
-        "steps": reached,
-        "share": reached / steps_of_bert,
-    }
-
-
-def _mean_loss(variant: dict[str, Any] | None) -> tuple[float | None, int]:
-    """Return the mean final loss and the number of steps of a variant's runs."""
-    runs = list(variant["runs"].values()) if variant else []
-    losses = [run["loss"] for run in runs]
-    if not losses or None in losses:
-        return None, 0
-    return statistics.fmean(losses), runs[0]["steps"]
-
-
-def reduction_line(reduction: dict[str, Any]) -> str:
-    """Return a sentence on Muon's step reduction."""
-    steps = f"{reduction['bound']} {reduction['steps']:,}".strip()
-    return (
-        f"Muon reaches the loss of BERT's recipe, {reduction['bert_loss']:.3f}, with {steps} steps "
-        f"({reduction['share']:.0%} of BERT's)."
-    )
-
-
-def table(variants: dict[str, Any]) -> Iterator[str]:
+def table(variants: dict[str, Any], lengths: Sequence[int]) -> Iterator[str]:
     """Yield the lines of a Markdown table, with means and standard deviations over the seeds."""
-    header = ["recipe", "parameters", "learning rate", "steps", "tokens", "FLOPs", "seconds"]
-    header += ["held-out loss", *_SCORES.values()]
+    header = ["recipe", "parameters", "learning rate", "steps", "tokens", "FLOPs"]
+    header += ["FLOPs with Muon's", "seconds", *(f"loss, {length} tokens" for length in lengths)]
+    header += list(_SCORES.values())
     yield "| " + " | ".join(header) + " |"
     yield "|" + "---|" * len(header)
     for variant in variants.values():
@@ -94,8 +36,9 @@ def table(variants: dict[str, Any]) -> Iterator[str]:
         cells = [variant["title"], f"{first['parameters'] / 1e6:.2f} M"]
         cells += [f"{first['learning_rate']:g}", f"{first['steps']:,}"]
         cells += [f"{first['tokens'] / 1e6:.1f} M", f"{first['flops']:.3g}"]
+        cells += [f"{first['flops'] + first['muon_flops']:.3g}"]
         cells += [f"{statistics.fmean(run['seconds'] for run in runs):.0f}"]
-        cells += [_losses(runs)]
+        cells += [_losses(runs, length) for length in lengths]
         scores = [[_percent(run, name) for run in runs] for name in _SCORES]
         cells += [_spread(each, 1) for each in scores]
         yield "| " + " | ".join(cells) + " |"
@@ -184,7 +127,7 @@ def _spread(values: Sequence[float | None], digits: int) -> str:
     return text
 
 
-def _losses(runs: Sequence[dict[str, Any]]) -> str:
-    losses = [run["loss"] for run in runs]
-    diverged = losses.count(None)
-    return f"{_spread(losses, 3)} ({diverged} diverged)" if diverged else _spread(losses, 3)
+def _losses(runs: Sequence[dict[str, Any]], length: int) -> str:
+    text = _spread([held_out_loss(run, length) for run in runs], 3)
+    diverged = sum(1 for run in runs if run["diverged"])
+    return f"{text} ({diverged} diverged)".strip() if diverged else text

@@ -29,8 +29,9 @@ from commands import claim, locked  # noqa: E402
 from corpus import description_of, opened, prepare  # noqa: E402
 from jobs import Job, in_parallel, required, run_all  # noqa: E402
 from pretraining import Laboratory  # noqa: E402
-from report import draw, reduction_line, step_reduction, table, tuning_table  # noqa: E402
+from report import draw, table, tuning_table  # noqa: E402
 from scores import Scorer  # noqa: E402
+from step_reduction import reduction_lines, step_reduction  # noqa: E402
 from variants import SHORTER, VARIANTS, Settings  # noqa: E402
 
 from bert_jax.files import write_file  # noqa: E402
@@ -75,12 +76,13 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     number("--batch-tokens", type=int, default=8_192, help="number of tokens in a batch")
     rates = [5e-4, 1e-3, 2e-3, 4e-3]
     number("--learning-rates", nargs="+", type=float, default=rates, help="rates to tune over")
-    share = "number of steps of the runs that tune the learning rates, as a fraction"
+    share = "length of the runs that tune the learning rates, as a fraction of a full run"
     number("--tuning-fraction", type=float, default=0.25, help=share)
     rates = [1e-4, 3e-4]
-    number("--finetuning-rates", nargs="+", type=float, default=rates, help="rates for tasks")
+    number("--finetuning-rates", nargs="+", type=float, default=rates, help="rates for fine-tuning")
     number("--pairs", type=int, default=100, help="number of minimal pairs per paradigm")
-    number("--dtype", default="auto", help="floating-point type for the computation")
+    dtype = "floating-point type for the computation"
+    number("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype)
     workers = "number of processes that make batches for a run"
     number("--loader-workers", type=int, default=0, help=workers)
     number("--parallel", type=int, default=1, help="number of runs at the same time")
@@ -97,9 +99,14 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     return args
 
 
+def corpora_of(args: argparse.Namespace) -> Path:
+    """Return the folder with the prepared corpora."""
+    return args.corpora.resolve() if args.corpora else args.work / "corpora"
+
+
 def laboratory(args: argparse.Namespace) -> Laboratory:
     """Return the inputs and settings that all pretraining runs share."""
-    corpora = args.corpora.resolve() if args.corpora else args.work / "corpora"
+    corpora = corpora_of(args)
     lengths = tuple(args.lengths)
     return Laboratory(
         args.work,
@@ -115,7 +122,13 @@ def laboratory(args: argparse.Namespace) -> Laboratory:
 def scorer(args: argparse.Namespace) -> Scorer:
     """Return the scorer for the pretrained models."""
     rates = args.finetuning_rates
-    return Scorer(args.data, args.work, args.pairs, rates, args.dtype, args.fast)
+    corpora = [corpora_of(args) / str(length) for length in args.lengths]
+    return Scorer(args.data, args.work, corpora, args.pairs, rates, args.dtype, args.fast)
+
+
+def scoring_jobs(pretrained: Job, name: str, args: argparse.Namespace) -> list[Job]:
+    """Return the jobs that score a variant's model."""
+    return scorer(args).jobs(pretrained, everything=VARIANTS[name] not in SHORTER)
 
 
 def optimizers(args: argparse.Namespace) -> list[str]:
@@ -136,14 +149,13 @@ def run_jobs(args: argparse.Namespace) -> None:
     if "train" in args.steps:
         run_all([lab.training_job(name, seed) for name, seed in pairs])
     if "score" in args.steps:
-        scored = [(name, seed) for name, seed in pairs if VARIANTS[name] not in SHORTER]
-        trained = [lab.training_job(name, seed) for name, seed in scored]
+        trained = [(name, lab.training_job(name, seed)) for name, seed in pairs]
         run_all(
             [
                 job
-                for pretrained in trained
+                for name, pretrained in trained
                 if not required(pretrained)["diverged"]
-                for job in scorer(args).jobs(pretrained)
+                for job in scoring_jobs(pretrained, name, args)
             ]
         )
 
@@ -156,7 +168,11 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
     for variant in map(VARIANTS.__getitem__, args.variants):
         seeds = range(args.seeds if variant.optimizer in tuned else 0)
         jobs = {seed: lab.training_job(variant.name, seed) for seed in seeds}
-        runs = {str(seed): run_results(job, args) for seed, job in jobs.items() if job.result()}
+        runs = {
+            str(seed): run_results(job, variant.name, args)
+            for seed, job in jobs.items()
+            if job.result()
+        }
         if runs:
             described = {"title": variant.title, "changes": variant.changes}
             described |= {"budget": variant.budget}
@@ -170,19 +186,17 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
             for name in tuned
         },
         "variants": variants,
-        "step_reduction": step_reduction(variants),
+        "step_reductions": {
+            str(length): step_reduction(variants, length) for length in args.lengths
+        },
     }
 
 
-def run_results(pretrained: Job, args: argparse.Namespace) -> dict[str, Any]:
+def run_results(pretrained: Job, name: str, args: argparse.Namespace) -> dict[str, Any]:
     """Return the results of a pretraining run, with the scores that exist so far."""
-    found = {job.output.stem: job.result() for job in scorer(args).jobs(pretrained)}
-    scores = {name: _without_recipe(result) for name, result in found.items() if result}
-    return _without_recipe(required(pretrained)) | {"scores": scores}
-
-
-def _without_recipe(result: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in result.items() if name != "recipe"}
+    jobs = {job.output.stem: job.result() for job in scoring_jobs(pretrained, name, args)}
+    scores = {score: result for score, result in jobs.items() if result}
+    return required(pretrained) | {"scores": scores}
 
 
 def write_report(args: argparse.Namespace) -> None:
@@ -190,9 +204,8 @@ def write_report(args: argparse.Namespace) -> None:
     content = results(args)
     if not content["variants"]:
         raise SystemExit("no pretraining run is finished. Run the same command without --steps")
-    lines = [*tuning_table(content["tuning"]), "", *table(content["variants"])]
-    if content["step_reduction"] is not None:
-        lines += ["", reduction_line(content["step_reduction"])]
+    lines = [*tuning_table(content["tuning"]), "", *table(content["variants"], args.lengths)]
+    lines += reduction_lines(content["step_reductions"])
     write_file(args.work / "results.json", json.dumps(content, indent=1) + "\n")
     write_file(args.work / "table.md", "\n".join(lines) + "\n")
     draw(content["variants"], args.work / "comparison.png")

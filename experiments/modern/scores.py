@@ -1,4 +1,4 @@
-"""Score the pretrained models on minimal pairs and, after fine-tuning, on two tasks."""
+"""Score the pretrained models on held-out text, on minimal pairs and, fine-tuned, on two tasks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from commands import ROOT, locked
 from jobs import Job
+from probe import probe
 from sweeps import at_the_end
 from tasks import TASKS, Files, files_of, sample_of
 
@@ -16,7 +17,7 @@ from bert_jax.finetuning.sweep import sweep
 from bert_jax.language_scores.minimal_pairs import score_minimal_pairs
 from bert_jax.recipes.load import load_config
 
-BLIMP = "BLiMP"
+HELD_OUT, BLIMP = "held-out", "BLiMP"
 # The number of epochs for each task, and the size of the fixed sample of SST-2 training sentences.
 EPOCHS = {"SST-2": 1, "STS-B": 4}
 SENTENCES = 16_000
@@ -31,21 +32,26 @@ class Scorer:
 
     data: the folder with the data sets.
     work: the folder for the runs.
+    corpora: the corpora on whose held-out text the models are scored, one for each length of rows.
     max_pairs: the number of minimal pairs from each paradigm.
     learning_rates: the learning rates for fine-tuning; only the best score counts.
-    dtype: the floating-point type for fine-tuning. Minimal pairs are scored in float32.
+    dtype: the floating-point type for fine-tuning. The other scores are computed in float32.
     fast: whether to use only a few examples.
     """
 
     data: Path
     work: Path
+    corpora: Sequence[Path]
     max_pairs: int
     learning_rates: Sequence[float]
     dtype: str
     fast: bool
 
-    def jobs(self, pretrained: Job) -> list[Job]:
-        """Return the jobs that score the model of a finished pretraining job."""
+    def jobs(self, pretrained: Job, *, everything: bool) -> list[Job]:
+        """Return the jobs that score the model of a finished pretraining job.
+
+        Unless `everything` is set, the model is only scored on held-out text.
+        """
         directory = pretrained.output.parent
         settings = {"max_pairs": self.max_pairs, "dtype": self.dtype, "fast": self.fast}
         settings |= {"learning_rates": list(self.learning_rates), "length": MAX_LENGTH}
@@ -60,7 +66,13 @@ class Scorer:
             job(name, lambda name=name: self._fine_tuned(name, run, directory / "sweeps" / name))
             for name in EPOCHS
         ]
-        return [job(BLIMP, lambda: self._on_minimal_pairs(run)), *tasks]
+        held_out = job(HELD_OUT, lambda: self._on_held_out_text(run))
+        further = [job(BLIMP, lambda: self._on_minimal_pairs(run)), *tasks]
+        return [held_out, *(further if everything else ())]
+
+    def _on_held_out_text(self, run: Path) -> dict[str, Any]:
+        """Return the loss and the accuracy on rows of each length, with the same masks."""
+        return {corpus.name: probe(run, corpus, masking_rate=0.15) for corpus in self.corpora}
 
     def _on_minimal_pairs(self, run: Path) -> dict[str, Any]:
         files = self.data / "blimp" / "*.jsonl*"

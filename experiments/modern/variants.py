@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -61,7 +62,7 @@ _SINGLE = (
         "+ WSD",
         {"optimizer": {"schedule": "wsd", "decay_fraction": 0.2, "decay_shape": "1-sqrt"}},
     ),
-    Variant("masking", "+ masking 30% → 15%", {"masking": {"rate": 0.3, "later_rates": (0.15,)}}),
+    Variant("masking", "+ masking 30% → 15%", {"masking": {"rate": 0.3, "final_rate": 0.15}}),
 )
 _EVERYTHING = reduce(overlaid, [variant.changes for variant in _SINGLE], {})
 # Shorter runs with Muon, each with a complete schedule, show how many steps it saves.
@@ -82,7 +83,7 @@ REFERENCE = VARIANTS["bert"]
 # The variant with which each optimizer's learning rate is tuned.
 TUNED_WITH = {"adamw": REFERENCE, "muon": VARIANTS["muon"]}
 # The steps of the second phase, which has longer rows, as a fraction of the steps of a run.
-SECOND_PHASE = 0.2
+SECOND_PHASE = 0.5
 # With --fast, the model has these sizes.
 _FAST_SIZES = {"hidden_dim": 32, "num_layers": 1, "num_heads": 2, "ffn_dim": 64}
 
@@ -123,13 +124,17 @@ class Run:
     variant: the variant.
     seed: the random seed.
     learning_rate: the peak learning rate.
-    num_steps: the number of steps.
+    phase_steps: the number of steps in each phase; a run may consist of only the first phase.
     """
 
     variant: Variant
     seed: int
     learning_rate: float
-    num_steps: int
+    phase_steps: tuple[int, ...]
+
+    @property
+    def num_steps(self) -> int:
+        return sum(self.phase_steps)
 
 
 class Places(NamedTuple):
@@ -169,7 +174,7 @@ def config_of(run: Run, settings: Settings, places: Places, num_workers: int = 0
                 "num_steps": num_steps,
             }
             for number, (length, num_steps) in enumerate(
-                zip(settings.lengths, phase_steps(run.num_steps), strict=True), start=1
+                zip(settings.lengths, run.phase_steps, strict=False), start=1
             )
         },
         "optimizer": {
@@ -197,7 +202,8 @@ class Cost(NamedTuple):
     """The cost of a training step, and the size of the model.
 
     phase_flops: the model FLOPs of a step in each phase, on which the budget is based.
-    muon_flops: the FLOPs of Muon's matrix products in a step; 0 with AdamW.
+    muon_flops: the FLOPs of Muon's matrix products in a step, which are not part of the budget; 0
+      with AdamW.
     parameters: the number of parameters, including the pretraining heads.
     """
 
@@ -205,20 +211,20 @@ class Cost(NamedTuple):
     muon_flops: int
     parameters: int
 
-    def model_flops(self, num_steps: int) -> int:
-        """Return the model FLOPs of a run with `num_steps` steps."""
-        pairs = zip(phase_steps(num_steps), self.phase_flops, strict=True)
-        return sum(steps * flops for steps, flops in pairs)
+    def model_flops(self, phase_steps: Iterable[int]) -> int:
+        """Return the model FLOPs of a run with these numbers of steps."""
+        return sum(map(operator.mul, phase_steps, self.phase_flops))
 
     def steps_for(self, budget: float) -> int:
         """Return the number of steps, at least two, whose model FLOPs are closest to a budget."""
-        least = 2
-        if budget <= self.model_flops(least):
-            return least
-        most = 2 * math.ceil(budget / min(self.phase_flops))
-        # The FLOPs grow with every step, so they pass the budget once.
-        above = bisect.bisect_left(range(most), budget, least, key=self.model_flops)
-        return min((above - 1, above), key=lambda steps: abs(self.model_flops(steps) - budget))
+
+        def flops(num_steps: int) -> int:
+            return self.model_flops(phase_steps(num_steps))
+
+        # The FLOPs grow with every step, so they exceed the budget from one number of steps on.
+        candidates = range(2, math.ceil(budget / min(self.phase_flops)) + 3)
+        above = candidates[bisect.bisect_left(candidates, budget, key=flops)]
+        return min((max(above - 1, 2), above), key=lambda num_steps: abs(flops(num_steps) - budget))
 
 
 class _Cpu(NamedTuple):

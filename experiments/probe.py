@@ -21,15 +21,22 @@ from bert_jax.training.evaluation import evaluate
 from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
 from bert_jax.training.step import make_evaluation_step
 
-# Evaluate all models on single-segment rows with the same masks, regardless of their objectives.
-_ROWS, _EXAMPLES = 32, ExampleConfig(seed=0, sentence_pairs="none", masking=MaskingConfig(rate=0.3))
+_ROWS = 32
 
 
-def probe(work_dir: Path, corpus: Path) -> dict[str, float]:
+def probe(work_dir: Path, corpus: Path, masking_rate: float) -> dict[str, float]:
     """Return a model's mlm_loss (nats) and mlm_accuracy on a corpus's held-out split.
 
-    The model runs in float32.
+    All models are evaluated in float32 on single-segment rows with the same masks, regardless of
+    their objectives and seeds.
+
+    Args:
+      work_dir: the work directory of a pretraining run.
+      corpus: the directory of the corpus.
+      masking_rate: the fraction of tokens to mask.
     """
+    masking = MaskingConfig(rate=masking_rate)
+    examples = ExampleConfig(seed=0, sentence_pairs="none", masking=masking)
     config, _ = read_model(work_dir)
     compute = ComputeConfig(dtype="float32", attention="xla")
     task = Pretraining(config.encoder, compute, sentence_pairs="none")
@@ -39,7 +46,7 @@ def probe(work_dir: Path, corpus: Path) -> dict[str, float]:
     vocabulary = Vocabulary.of(Tokenizer.load(corpus / TOKENIZER))
     rows = local_rows(mesh, _ROWS)
     source = EvaluationSource(
-        ExampleSource(Corpus(corpus, "heldout"), vocabulary, _EXAMPLES),
+        ExampleSource(Corpus(corpus, "heldout"), vocabulary, examples),
         batch_size=_ROWS,
         local_rows=rows,
     )
