@@ -173,7 +173,8 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     check_results(first)
     check_configs(first, work)
 
-    # Finished jobs are not repeated. A run whose results are missing is not trained again.
+    # Finished jobs are not repeated. If only the results file of a run is missing, it is written
+    # again without training again.
     (work / "runs/all-0/pretrained.json").unlink()
     printed = run(data, work, "--parallel", "1")
     assert printed.count("started") == 1 and "all, seed 0: started" in printed

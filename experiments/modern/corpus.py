@@ -78,12 +78,15 @@ def opened(corpora: Path, lengths: Sequence[int]) -> dict[int, Manifest]:
 
 def _opened(corpus: Path, length: int) -> Manifest:
     if not (corpus / "manifest.json").is_file():
-        raise SystemExit(f"{corpus}: not a finished corpus. Run with --steps prepare first")
+        raise SystemExit(
+            f"{corpus}: not a finished corpus. Run with --steps prepare and without --corpora "
+            "first, or correct --corpora"
+        )
     manifest = read_manifest(corpus)
     if manifest.max_length != length:
         raise SystemExit(
             f"{corpus}: has rows of {manifest.max_length} tokens. Prepare it with "
-            f"--max-length {length}"
+            f"`bert-jax prepare --max-length {length}`"
         )
     return manifest
 
@@ -106,7 +109,7 @@ def description_of(manifests: Mapping[int, Manifest]) -> dict[str, Any]:
 def _files(folder: Path) -> list[Path]:
     files = sorted(folder.glob("*.jsonl*"))
     if not files:
-        raise SystemExit(f"{folder} contains no .jsonl files")
+        raise SystemExit(f"{folder}: contains no .jsonl files. Correct --data")
     return files
 
 

@@ -32,7 +32,7 @@ class Job:
     name: the name of the job in messages.
     output: the JSON file for the results.
     recipe: the settings that determine the results.
-    measure: the function that returns the results; if the job was stopped, it resumes.
+    measure: the function that computes the results; it resumes a job that was stopped.
     """
 
     name: str
@@ -66,8 +66,8 @@ class Job:
         if read_json_object(file) != json.loads(json.dumps(self.recipe)):
             raise SystemExit(
                 f"{self.output.with_suffix('')}: was started with different settings ({file}). "
-                f"Repeat the command with these settings, use another --work folder, or remove "
-                f"{self.output.parent}"
+                "Repeat the command with the original settings, use another --work folder, or "
+                f"remove {self.output.parent}"
             )
 
 

@@ -75,7 +75,7 @@ class Laboratory:
         }
 
     def num_steps(self, variant: Variant) -> int:
-        """Return the number of steps at which a variant uses its budget of FLOPs."""
+        """Return the number of steps whose model FLOPs are closest to a variant's budget."""
         steps = phase_steps(self.settings.reference_steps)
         budget = self.costs[REFERENCE.name].model_flops(steps)
         return self.costs[variant.name].steps_for(variant.budget * budget)

@@ -17,16 +17,17 @@ _COLORS = (
     *("#8a63b8", "#c2528b", "#b22222"),
 )
 _SCORES = {
-    "BLiMP": "BLiMP, accuracy",
-    "SST-2": "SST-2, accuracy",
-    "STS-B": "STS-B, Spearman correlation",
+    "BLiMP": "BLiMP accuracy, %",
+    "SST-2": "SST-2 accuracy, %",
+    "STS-B": "STS-B Spearman × 100",
 }
 
 
 def table(variants: dict[str, Any], lengths: Sequence[int]) -> Iterator[str]:
     """Yield the lines of a Markdown table, with means and standard deviations over the seeds."""
     header = ["recipe", "parameters", "learning rate", "steps", "tokens", "FLOPs"]
-    header += ["FLOPs with Muon's", "seconds", *(f"loss, {length} tokens" for length in lengths)]
+    header += ["FLOPs incl. Muon", "seconds"]
+    header += [f"held-out loss, rows of {length}" for length in lengths]
     header += list(_SCORES.values())
     yield "| " + " | ".join(header) + " |"
     yield "|" + "---|" * len(header)
@@ -110,7 +111,7 @@ def _dots(
             axis.axvline(mean, color=_INK, linewidth=0.8, linestyle=":")
     axis.set_yticks(range(len(variants)), [variant["title"] for variant in variants.values()])
     axis.set_ylim(len(variants) - 0.5, -0.5)
-    axis.set_xlabel(label + (", %" if score != "STS-B" else " × 100"), color=_INK)
+    axis.set_xlabel(label, color=_INK)
     axis.grid(axis="x", alpha=0.3)
 
 

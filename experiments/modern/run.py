@@ -4,9 +4,9 @@ r"""Compare BERT's recipe with newer choices, one at a time and all together, at
 
 DATA contains corpus_small/, corpus_large/, glue/ and blimp/. The command prepares the text, tunes
 the learning rate of each optimizer, pretrains every variant with every seed, and scores the models
-on minimal pairs and two tasks. It then prints a table, and writes results.json, table.md and
-comparison.png to the --work folder. If it is stopped, repeat it to resume. With --steps, it
-performs only some of these steps.
+on held-out text, minimal pairs and two tasks. It then prints the tables, and writes results.json,
+table.md and comparison.png to the --work folder. If it is stopped, repeat it to resume. With
+--steps, it performs only some of these steps.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -67,15 +68,20 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     number("--work", type=Path, required=True, help="folder for the runs and the results")
     corpora = "folder with the prepared corpora (default: corpora in --work)"
     number("--corpora", type=Path, help=corpora)
-    number("--steps", nargs="+", choices=STEPS, default=list(STEPS), help="steps to take")
-    number("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
-    number("--tokens", type=int, default=40_000_000, help="number of tokens for BERT's recipe")
+    steps = "steps of the experiment to perform (default: all)"
+    number("--steps", nargs="+", choices=STEPS, default=list(STEPS), help=steps)
+    variants = "variants to include (default: all)"
+    names = list(VARIANTS)
+    number("--variants", nargs="+", choices=names, default=names, help=variants)
+    tokens = "number of tokens for BERT's recipe, which sets the budget of FLOPs of all variants"
+    number("--tokens", type=int, default=40_000_000, help=tokens)
     number("--seeds", type=int, default=2, help="number of seeds for every variant")
     lengths = "number of tokens in a row in each of the two phases"
     number("--lengths", nargs=2, type=int, default=[32, 128], help=lengths)
     number("--batch-tokens", type=int, default=8_192, help="number of tokens in a batch")
     rates = [5e-4, 1e-3, 2e-3, 4e-3]
-    number("--learning-rates", nargs="+", type=float, default=rates, help="rates to tune over")
+    tried = "learning rates to try with each optimizer"
+    number("--learning-rates", nargs="+", type=float, default=rates, help=tried)
     share = "length of the runs that tune the learning rates, as a fraction of a full run"
     number("--tuning-fraction", type=float, default=0.25, help=share)
     rates = [1e-4, 3e-4]
@@ -85,16 +91,25 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     number("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype)
     workers = "number of processes that make batches for a run"
     number("--loader-workers", type=int, default=0, help=workers)
-    number("--parallel", type=int, default=1, help="number of runs at the same time")
-    number("--fast", action="store_true", help="quick check with a tiny model and little data")
+    parallel = "number of processes that train or score at the same time"
+    number("--parallel", type=int, default=1, help=parallel)
+    fast = "check the experiment quickly with a tiny model and little data"
+    number("--fast", action="store_true", help=fast)
     args = parser.parse_args(words)
     if args.fast:
         parser.set_defaults(**_FAST)
         args = parser.parse_args(words)
-    if not args.lengths[0] < args.lengths[1]:
-        parser.error("--lengths: the rows of the second phase must be longer")
-    if any(args.batch_tokens % length for length in args.lengths):
-        parser.error("--batch-tokens: must be a multiple of both --lengths")
+    short, long = args.lengths
+    if not 0 < short < long:
+        parser.error(
+            f"--lengths={short} {long}: the second phase does not have longer rows than the first. "
+            "Put the smaller length first"
+        )
+    if args.batch_tokens < 1 or args.batch_tokens % short or args.batch_tokens % long:
+        parser.error(
+            f"--batch-tokens={args.batch_tokens}: not a multiple of both --lengths. Use a multiple "
+            f"of {math.lcm(short, long)}"
+        )
     args.data, args.work = args.data.resolve(), args.work.resolve()
     return args
 

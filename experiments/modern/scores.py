@@ -1,4 +1,4 @@
-"""Score the pretrained models on held-out text, on minimal pairs and, fine-tuned, on two tasks."""
+"""Score the pretrained models on held-out text, minimal pairs and, after fine-tuning, two tasks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ class Scorer:
         return [held_out, *(further if everything else ())]
 
     def _on_held_out_text(self, run: Path) -> dict[str, Any]:
-        """Return the loss and the accuracy on rows of each length, with the same masks."""
+        """Return the loss and the accuracy on rows of each length.
+
+        The masks are the same for all models.
+        """
         return {corpus.name: probe(run, corpus, masking_rate=0.15) for corpus in self.corpora}
 
     def _on_minimal_pairs(self, run: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Measure how many steps Muon needs for the final loss of BERT's recipe."""
+"""Measure how many steps Muon needs to reach the final loss of BERT's recipe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from variants import SHORTER
 
-# The variants that differ only in the number of steps with Muon.
+# The variants with Muon, which differ only in their number of steps.
 _MUON = ("muon", *(variant.name for variant in SHORTER))
 
 
@@ -19,7 +19,7 @@ def held_out_loss(run: Mapping[str, Any], length: int) -> float | None:
 
 
 def step_reduction(variants: Mapping[str, Any], length: int) -> dict[str, Any] | None:
-    """Return how many steps Muon needs for the final loss of BERT's recipe.
+    """Return how many steps Muon needs to reach the final loss of BERT's recipe.
 
     The loss of Muon's runs is interpolated linearly between the numbers of steps that were trained;
     each of these runs has its own complete schedule. All losses are means over the seeds.
@@ -62,13 +62,19 @@ def reduction_lines(reductions: Mapping[str, dict[str, Any] | None]) -> Iterator
     for length, reduction in reductions.items():
         if reduction is None:
             continue
-        share = f"{reduction['share']:.0%} of the steps and {reduction['share_of_flops']:.0%} of "
-        share += "the FLOPs of BERT's recipe, including Muon's matrix products"
-        steps = f"{reduction['bound']} {reduction['steps']:,}".strip()
+        steps, share, share_of_flops = (
+            f"{reduction['bound']} {number}".strip()
+            for number in (
+                f"{reduction['steps']:,}",
+                f"{reduction['share']:.0%}",
+                f"{reduction['share_of_flops']:.0%}",
+            )
+        )
         yield ""
         yield (
-            f"On rows of {length} tokens, Muon needs {steps} steps for the loss of BERT's recipe, "
-            f"{reduction['bert_loss']:.3f}: {share}."
+            f"On rows of {length} tokens, Muon needs {steps} steps to reach the loss of BERT's "
+            f"recipe ({reduction['bert_loss']:.3f}). This is {share} of that recipe's steps and, "
+            f"counting Muon's matrix products, {share_of_flops} of its FLOPs."
         )
 
 

@@ -221,7 +221,8 @@ class Cost(NamedTuple):
         def flops(num_steps: int) -> int:
             return self.model_flops(phase_steps(num_steps))
 
-        # The FLOPs grow with every step, so they exceed the budget from one number of steps on.
+        # The FLOPs increase with the number of steps, so bisection finds the smallest number that
+        # reaches the budget.
         candidates = range(2, math.ceil(budget / min(self.phase_flops)) + 3)
         above = candidates[bisect.bisect_left(candidates, budget, key=flops)]
         return min((max(above - 1, 2), above), key=lambda num_steps: abs(flops(num_steps) - budget))
