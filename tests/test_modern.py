@@ -195,9 +195,11 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     recipe.write_text(original)
 
     # A wider grid of learning rates reuses the runs of the narrower one.
-    printed = run(data, work, "--steps", "tune", "--learning-rates", "1e-3", "2e-3", "4e-3")
+    rates = ["--adamw-rates", "1e-3", "2e-3", "4e-3"]
+    assert "--muon-rates has 2" in run(data, work, "--steps", "tune", *rates, code=2)
+    printed = run(data, work, "--steps", "tune", *rates, "--muon-rates", "1e-3", "2e-3", "8e-3")
     assert printed.count("started") == 2
-    assert "adamw at 0.004: started" in printed and "muon at 0.004: started" in printed
+    assert "adamw at 0.004: started" in printed and "muon at 0.008: started" in printed
 
 
 def results(work: Path) -> dict[str, Any]:

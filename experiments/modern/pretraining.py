@@ -48,7 +48,7 @@ class Laboratory:
     manifests: the manifest of each corpus, keyed by the length of its rows.
     settings: the settings of the runs.
     tuning_fraction: the length of the runs that tune learning rates, as a fraction of a full run.
-    learning_rates: the learning rates to try with each optimizer.
+    learning_rates: the learning rates to try, keyed by the name of the optimizer.
     num_workers: the number of processes that make batches for a run.
     """
 
@@ -57,19 +57,18 @@ class Laboratory:
     manifests: Mapping[int, Manifest]
     settings: Settings
     tuning_fraction: float
-    learning_rates: Sequence[float]
+    learning_rates: Mapping[str, Sequence[float]]
     num_workers: int
 
     @cached_property
     def costs(self) -> dict[str, Cost]:
         """The cost of a training step of each variant, keyed by the variant's name."""
-        rate = self.learning_rates[0]
         documents_per_row = {
             length: manifest.max_fragments for length, manifest in self.manifests.items()
         }
         return {
             name: cost_of(
-                self._config(Run(variant, 0, rate, (1, 1)), Path("run")), documents_per_row
+                self._config(Run(variant, 0, 1e-3, (1, 1)), Path("run")), documents_per_row
             )
             for name, variant in VARIANTS.items()
         }
@@ -93,7 +92,7 @@ class Laboratory:
                 self.work / f"tuning/{optimizer}-{rate:g}",
                 Run(variant, TUNING_SEED, rate, (steps,)),
             )
-            for rate in self.learning_rates
+            for rate in self.learning_rates[optimizer]
         ]
 
     def is_tuned(self, optimizer: str) -> bool:
@@ -105,15 +104,13 @@ class Laboratory:
         losses = self.tuning_losses(optimizer)
         finite = {rate: loss for rate, loss in losses.items() if loss is not None}
         if not finite:
-            raise SystemExit(f"{optimizer}: all runs diverged. Use lower --learning-rates")
+            raise SystemExit(f"{optimizer}: all runs diverged. Use lower --{optimizer}-rates")
         return min(finite, key=finite.__getitem__)
 
     def tuning_losses(self, optimizer: str) -> dict[float, float | None]:
         """Return the final held-out loss at each learning rate; None if the run diverged."""
-        jobs = self.tuning_jobs(optimizer)
-        return {
-            rate: required(job)["loss"] for rate, job in zip(self.learning_rates, jobs, strict=True)
-        }
+        pairs = zip(self.learning_rates[optimizer], self.tuning_jobs(optimizer), strict=True)
+        return {rate: required(job)["loss"] for rate, job in pairs}
 
     def training_job(self, name: str, seed: int) -> Job:
         """Return the job that pretrains a variant with the given seed."""

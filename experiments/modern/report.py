@@ -47,11 +47,14 @@ def table(variants: dict[str, Any], lengths: Sequence[int]) -> Iterator[str]:
 
 def tuning_table(tuning: dict[str, dict[str, float | None]]) -> Iterator[str]:
     """Yield the lines of a Markdown table with the loss at each learning rate."""
-    rates = list(next(iter(tuning.values())))
+    rates = sorted({rate for losses in tuning.values() for rate in losses}, key=float)
     yield "| optimizer | " + " | ".join(rates) + " |"
     yield "|" + "---|" * (len(rates) + 1)
     for optimizer, losses in tuning.items():
-        cells = ["diverged" if loss is None else f"{loss:.3f}" for loss in losses.values()]
+        text = {
+            rate: "diverged" if loss is None else f"{loss:.3f}" for rate, loss in losses.items()
+        }
+        cells = [text.get(rate, "") for rate in rates]
         yield f"| {optimizer} | " + " | ".join(cells) + " |"
 
 

@@ -47,11 +47,12 @@ _SETTINGS = (
 )
 # Further options to store with the results. They may change between two commands with the same
 # --work folder; a wider grid of learning rates, for example, reuses the runs of a narrower one.
-_CHANGEABLE = ("learning_rates", "seeds", "parallel")
+_CHANGEABLE = ("adamw_rates", "muon_rates", "seeds", "parallel")
 _FAST = {
     "tokens": 512 * 16,
     "batch_tokens": 512,
-    "learning_rates": [1e-3, 2e-3],
+    "adamw_rates": [1e-3, 2e-3],
+    "muon_rates": [1e-3, 2e-3],
     "finetuning_rates": [3e-4],
     "pairs": 2,
     "seeds": 1,
@@ -80,8 +81,11 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     number("--lengths", nargs=2, type=int, default=[32, 128], help=lengths)
     number("--batch-tokens", type=int, default=8_192, help="number of tokens in a batch")
     rates = [5e-4, 1e-3, 2e-3, 4e-3]
-    tried = "learning rates to try with each optimizer"
-    number("--learning-rates", nargs="+", type=float, default=rates, help=tried)
+    tried = "learning rates to try with AdamW"
+    number("--adamw-rates", nargs="+", type=float, default=rates, help=tried)
+    rates = [1e-3, 2e-3, 4e-3, 8e-3]
+    tried = "learning rates to try with Muon"
+    number("--muon-rates", nargs="+", type=float, default=rates, help=tried)
     share = "length of the runs that tune the learning rates, as a fraction of a full run"
     number("--tuning-fraction", type=float, default=0.25, help=share)
     rates = [1e-4, 3e-4]
@@ -110,6 +114,11 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
             f"--batch-tokens={args.batch_tokens}: not a multiple of both --lengths. Use a multiple "
             f"of {math.lcm(short, long)}"
         )
+    if len(args.adamw_rates) != len(args.muon_rates):
+        parser.error(
+            f"--adamw-rates: {len(args.adamw_rates)} rates, but --muon-rates has "
+            f"{len(args.muon_rates)}. Try as many with each optimizer, for a fair comparison"
+        )
     args.data, args.work = args.data.resolve(), args.work.resolve()
     return args
 
@@ -129,7 +138,7 @@ def laboratory(args: argparse.Namespace) -> Laboratory:
         opened(corpora, lengths),
         Settings(args.tokens, lengths, args.batch_tokens, args.dtype, args.fast),
         args.tuning_fraction,
-        args.learning_rates,
+        {"adamw": args.adamw_rates, "muon": args.muon_rates},
         args.loader_workers,
     )
 
