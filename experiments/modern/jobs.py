@@ -48,22 +48,30 @@ class Job:
         return read_json_object(self.output)
 
     def run(self) -> None:
-        """Run the measurement and write its results, unless they already exist."""
+        """Run the measurement and write its results, unless they already exist.
+
+        The recipe is written first, so that a stopped job cannot resume with a different one.
+        """
         if self.result() is not None:
             return
         began = time.monotonic()
         self.output.parent.mkdir(parents=True, exist_ok=True)
+        if not self._recipe_file.is_file():
+            write_file(self._recipe_file, json.dumps(self.recipe, indent=1) + "\n")
         self._check_recipe()
         print(f"{self.name}: started", flush=True)
         write_file(self.output, json.dumps(self.measure(), indent=1) + "\n")
         print(f"{self.name}: finished after {time.monotonic() - began:.1f} s", flush=True)
 
+    @property
+    def _recipe_file(self) -> Path:
+        return self.output.with_name(f"{self.output.stem}.recipe.json")
+
     def _check_recipe(self) -> None:
-        """Exit if the job was started with a different recipe; write the recipe if it is new."""
-        file = self.output.with_name(f"{self.output.stem}.recipe.json")
-        if not file.is_file():
-            write_file(file, json.dumps(self.recipe, indent=1) + "\n")
-        if read_json_object(file) != json.loads(json.dumps(self.recipe)):
+        """Exit if the job was started with a different recipe, or if its recipe is missing."""
+        file = self._recipe_file
+        recipe = read_json_object(file) if file.is_file() else None
+        if recipe != json.loads(json.dumps(self.recipe)):
             raise SystemExit(
                 f"{self.output.with_suffix('')}: was started with different settings ({file}). "
                 "Repeat the command with the original settings, use another --work folder, or "

@@ -117,7 +117,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     if len(args.adamw_rates) != len(args.muon_rates):
         parser.error(
             f"--adamw-rates: {len(args.adamw_rates)} rates, but --muon-rates has "
-            f"{len(args.muon_rates)}. Try as many with each optimizer, for a fair comparison"
+            f"{len(args.muon_rates)}. Try the same number of rates with each optimizer"
         )
     args.data, args.work = args.data.resolve(), args.work.resolve()
     return args

@@ -28,7 +28,7 @@ class Variant:
     name: the variant's name.
     title: the variant's title in tables and plots.
     changes: the config values in which the variant differs from BERT's recipe.
-    budget: the budget of FLOPs as a fraction of that of BERT's recipe.
+    budget: the budget of FLOPs, as a fraction of the FLOPs of BERT's recipe.
     """
 
     name: str

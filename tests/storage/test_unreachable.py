@@ -31,8 +31,8 @@ def scheme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S
     monkeypatch.setattr(retries, "FIRST_DELAY", 0.05)
     monkeypatch.setattr(retries, "NOTICE_SECONDS", 0.1)
     monkeypatch.setattr(retries, "REFUSED_SECONDS", 0.3)
-    monkeypatch.setattr(retries, "FIRST_CONTACT_SECONDS", 1.5)
-    monkeypatch.setattr(retries, "BUDGET_SECONDS", 3.0)
+    monkeypatch.setattr(retries, "FIRST_CONTACT_SECONDS", 0.8)
+    monkeypatch.setattr(retries, "BUDGET_SECONDS", 1.5)
     for module in (gcs, s3):
         monkeypatch.setattr(module, "CONNECT_SECONDS", 0.2)
     return request.param
@@ -71,18 +71,18 @@ def test_an_address_that_refuses_connections_is_given_up_soon(
 ) -> None:
     port = free_port()
     with caplog.at_level(logging.WARNING):
-        assert 0.3 < seconds_until_failure(scheme, port, monkeypatch) < 1.5
+        assert 0.3 < seconds_until_failure(scheme, port, monkeypatch) < 0.8
     (message,) = [each.getMessage() for each in caplog.records if each.name.startswith("bert_jax")]
     assert f"{scheme}://bucket/x: reading has failed for " in message
     assert "and is retried for up to 0 s" in message
     # A store that has responded before gets more time, since it may have been restarted.
     retries.contacts.note_answer(store_of(ObjectUrl(scheme, "bucket")))
-    assert seconds_until_failure(scheme, port, monkeypatch) > 3.0
+    assert seconds_until_failure(scheme, port, monkeypatch) > 1.5
 
 
 def test_an_address_that_does_not_answer_is_given_up_later(
     scheme: Scheme, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with silent_port() as port, caplog.at_level(logging.WARNING):
-        assert 1.5 < seconds_until_failure(scheme, port, monkeypatch) < 3.0
+        assert 0.8 < seconds_until_failure(scheme, port, monkeypatch) < 1.5
     assert caplog.text.count("reading has failed for ") == 1
