@@ -194,6 +194,15 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     assert "was started with different settings" in run(data, work, "--steps", "train", code=1)
     recipe.write_text(original)
 
+    # Results without a recipe are not accepted, since their settings are unknown.
+    recipe = work / "runs/all-0/pretrained.recipe.json"
+    original = recipe.read_text()
+    recipe.unlink()
+    assert "the settings of pretrained.json are unknown" in run(
+        data, work, "--steps", "report", code=1
+    )
+    recipe.write_text(original)
+
     # A wider grid of learning rates reuses the runs of the narrower one.
     rates = ["--adamw-rates", "1e-3", "2e-3", "4e-3"]
     assert "--muon-rates has 2" in run(data, work, "--steps", "tune", *rates, code=2)

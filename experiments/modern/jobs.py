@@ -70,8 +70,12 @@ class Job:
     def _check_recipe(self) -> None:
         """Exit if the job was started with a different recipe, or if its recipe is missing."""
         file = self._recipe_file
-        recipe = read_json_object(file) if file.is_file() else None
-        if recipe != json.loads(json.dumps(self.recipe)):
+        if not file.is_file():
+            raise SystemExit(
+                f"{file}: is missing, so the settings of {self.output.name} are unknown. "
+                f"Use another --work folder, or remove {self.output.parent}"
+            )
+        if read_json_object(file) != json.loads(json.dumps(self.recipe)):
             raise SystemExit(
                 f"{self.output.with_suffix('')}: was started with different settings ({file}). "
                 "Repeat the command with the original settings, use another --work folder, or "
