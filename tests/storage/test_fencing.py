@@ -234,31 +234,34 @@ def test_a_request_is_not_repeated_after_the_lease_was_taken_over(
     # With this value, every check sends a request to the store.
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.0)
     for number, change in enumerate(CHANGES):
-        target = bucket / f"target{number}"
+        target, lease_url = bucket / f"target{number}", bucket / f"lease{number}"
         write_bytes(target, "mine")
-        with Lease(bucket / f"lease{number}", "run", "work_dir=x") as lease:
-            emulator.fail("status", 1 << 30, methods="POST PUT DELETE", path="target")
-
-            def take_over(number: int = number) -> None:
-                write_bytes(bucket / f"lease{number}", "{}")
-                emulator.clear_faults()
-
-            timer = threading.Timer(0.2, take_over)
-            timer.start()
+        with Lease(lease_url, "run", "work_dir=x") as lease:
+            emulator.fail("status", methods="POST PUT DELETE", path="target")
+            check = CheckWithTakeover(lease, lease_url)
             with pytest.raises(LeaseLostError, match=LOST):
-                change(target, lease)
-            timer.join()
+                change(target, check)
+            assert check.calls == 2
         assert read_bytes(target) == b"mine"
 
 
-def uploaded(url: ObjectUrl, lease: Lease) -> None:
-    upload(Path(__file__), url, check=lease.check)
+class CheckWithTakeover:
+    """A check of a lease that another process takes over just before the second call."""
+
+    def __init__(self, lease: Lease, url: ObjectUrl):
+        self.lease, self.url, self.calls = lease, url, 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.calls == 2:
+            write_bytes(self.url, "{}")
+        self.lease.check()
 
 
-CHANGES: tuple[Callable[[ObjectUrl, Lease], object], ...] = (
-    lambda url, lease: write_bytes(url, "late", check=lease.check),
-    uploaded,
-    lambda url, lease: remove(url, check=lease.check),
+CHANGES: tuple[Callable[[ObjectUrl, Callable[[], None]], object], ...] = (
+    lambda url, check: write_bytes(url, "late", check=check),
+    lambda url, check: upload(Path(__file__), url, check=check),
+    lambda url, check: remove(url, check=check),
 )
 
 
