@@ -203,6 +203,19 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     )
     recipe.write_text(original)
 
+    # A single learning rate for each optimizer is used without trials. Published runs are not
+    # repeated in another folder, unless their settings differ.
+    rate = {name: first["variants"][name]["runs"]["0"]["learning_rate"] for name in VARIANTS}
+    words = ["--adamw-rates", f"{rate['bert']}", "--muon-rates", f"{rate['all']}"]
+    words += ["--corpora", f"{work / 'corpora'}", "--extend", f"{work / 'results.json'}"]
+    assert "started" not in run(data, tmp_path / "extended", *words)
+    extended = results(tmp_path / "extended")
+    assert extended["tuning"] == {} and extended["variants"] == first["variants"]
+    assert len(files_of(tmp_path / "extended")) == 2 * 5 + 2
+    words += ["--tokens", f"{512 * 8}"]
+    printed = run(data, tmp_path / "other", *words, code=1)
+    assert "bert, seed 0: the published results have different settings" in printed
+
     # A wider grid of learning rates reuses the runs of the narrower one.
     rates = ["--adamw-rates", "1e-3", "2e-3", "4e-3"]
     assert "--muon-rates has 2" in run(data, work, "--steps", "tune", *rates, code=2)

@@ -8,6 +8,7 @@ job if the process that was running it is killed.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import signal
@@ -62,6 +63,23 @@ class Job:
         print(f"{self.name}: started", flush=True)
         write_file(self.output, json.dumps(self.measure(), indent=1) + "\n")
         print(f"{self.name}: finished after {time.monotonic() - began:.1f} s", flush=True)
+
+    @property
+    def recipe_hash(self) -> str:
+        """The SHA-256 of the recipe, which identifies it in published results."""
+        return hashlib.sha256(json.dumps(self.recipe, sort_keys=True).encode()).hexdigest()
+
+    def adopt(self, result: Mapping[str, Any], recipe_hash: str) -> None:
+        """Adopt published results unless the job is finished; exit if their recipe differs."""
+        if recipe_hash != self.recipe_hash:
+            raise SystemExit(
+                f"{self.name}: the published results have different settings. Use the options, the "
+                "data and the version of the code with which they were measured"
+            )
+        if self.result() is None:
+            self.output.parent.mkdir(parents=True, exist_ok=True)
+            write_file(self._recipe_file, json.dumps(self.recipe, indent=1) + "\n")
+            write_file(self.output, json.dumps(result, indent=1) + "\n")
 
     @property
     def _recipe_file(self) -> Path:

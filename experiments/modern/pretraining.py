@@ -79,28 +79,35 @@ class Laboratory:
         budget = self.costs[REFERENCE.name].model_flops(steps)
         return self.costs[variant.name].steps_for(variant.budget * budget)
 
-    def tuning_jobs(self, optimizer: str) -> list[Job]:
-        """Return one tuning job for each learning rate to try with an optimizer.
+    def tuning_jobs(self, optimizer: str) -> dict[float, Job]:
+        """Return the tuning jobs of an optimizer, keyed by the learning rate.
 
         These runs consist of only the first phase, since so few steps would not suffice for two.
+        The result is empty if there is only one rate, since a single rate needs no tuning.
         """
+        rates = self.learning_rates[optimizer]
+        if len(rates) == 1:
+            return {}
         variant = TUNED_WITH[optimizer]
         steps = max(1, round(self.tuning_fraction * self.num_steps(variant)))
-        return [
-            self._job(
+        return {
+            rate: self._job(
                 f"{optimizer} at {rate:g}",
                 self.work / f"tuning/{optimizer}-{rate:g}",
                 Run(variant, TUNING_SEED, rate, (steps,)),
             )
-            for rate in self.learning_rates[optimizer]
-        ]
+            for rate in rates
+        }
 
     def is_tuned(self, optimizer: str) -> bool:
         """Return whether all runs that tune an optimizer's learning rate are finished."""
-        return all(job.result() is not None for job in self.tuning_jobs(optimizer))
+        return all(job.result() is not None for job in self.tuning_jobs(optimizer).values())
 
     def tuned_rate(self, optimizer: str) -> float:
         """Return the learning rate with the lowest loss; exit if tuning is not finished."""
+        rates = self.learning_rates[optimizer]
+        if len(rates) == 1:
+            return rates[0]
         losses = self.tuning_losses(optimizer)
         finite = {rate: loss for rate, loss in losses.items() if loss is not None}
         if not finite:
@@ -108,9 +115,8 @@ class Laboratory:
         return min(finite, key=finite.__getitem__)
 
     def tuning_losses(self, optimizer: str) -> dict[float, float | None]:
-        """Return the final held-out loss at each learning rate; None if the run diverged."""
-        pairs = zip(self.learning_rates[optimizer], self.tuning_jobs(optimizer), strict=True)
-        return {rate: required(job)["loss"] for rate, job in pairs}
+        """Return the final held-out loss of each tuning job; None if the run diverged."""
+        return {rate: required(job)["loss"] for rate, job in self.tuning_jobs(optimizer).items()}
 
     def training_job(self, name: str, seed: int) -> Job:
         """Return the job that pretrains a variant with the given seed."""

@@ -36,6 +36,7 @@ from step_reduction import reduction_lines, step_reduction  # noqa: E402
 from variants import SHORTER, VARIANTS, Settings  # noqa: E402
 
 from bert_jax.files import write_file  # noqa: E402
+from bert_jax.json_files import read_json_object  # noqa: E402
 from bert_jax.processes import tune_malloc_for_training  # noqa: E402
 from bert_jax.runs.runtime import enable_compilation_cache  # noqa: E402
 
@@ -69,6 +70,8 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     number("--work", type=Path, required=True, help="folder for the runs and the results")
     corpora = "folder with the prepared corpora (default: corpora in --work)"
     number("--corpora", type=Path, help=corpora)
+    published = "results.json of earlier runs, which are included and not repeated"
+    number("--extend", type=Path, metavar="FILE", help=published)
     steps = "steps of the experiment to perform (default: all)"
     number("--steps", nargs="+", choices=STEPS, default=list(STEPS), help=steps)
     variants = "variants to include (default: all)"
@@ -97,8 +100,11 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     number("--loader-workers", type=int, default=0, help=workers)
     parallel = "number of processes that train or score at the same time"
     number("--parallel", type=int, default=1, help=parallel)
-    fast = "check the experiment quickly with a tiny model and little data"
-    number("--fast", action="store_true", help=fast)
+    number(
+        "--fast",
+        action="store_true",
+        help="check the experiment quickly with a tiny model and little data",
+    )
     args = parser.parse_args(words)
     if args.fast:
         parser.set_defaults(**_FAST)
@@ -166,7 +172,7 @@ def run_jobs(args: argparse.Namespace) -> None:
     tune_malloc_for_training()
     enable_compilation_cache()
     if "tune" in args.steps:
-        run_all([job for name in optimizers(args) for job in lab.tuning_jobs(name)])
+        run_all([job for name in optimizers(args) for job in lab.tuning_jobs(name).values()])
     # Train all variants with one seed before the next, since the seeds of a variant share compiled
     # programs.
     pairs = [(name, seed) for seed in range(args.seeds) for name in args.variants]
@@ -208,6 +214,7 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
         "tuning": {
             name: {f"{rate:g}": loss for rate, loss in lab.tuning_losses(name).items()}
             for name in tuned
+            if lab.tuning_jobs(name)
         },
         "variants": variants,
         "step_reductions": {
@@ -218,9 +225,25 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
 
 def run_results(pretrained: Job, name: str, args: argparse.Namespace) -> dict[str, Any]:
     """Return the results of a pretraining run, with the scores that exist so far."""
-    jobs = {job.output.stem: job.result() for job in scoring_jobs(pretrained, name, args)}
-    scores = {score: result for score, result in jobs.items() if result}
-    return required(pretrained) | {"scores": scores}
+    jobs = {job.output.stem: job for job in scoring_jobs(pretrained, name, args)}
+    scores = {score: result for score, job in jobs.items() if (result := job.result())}
+    finished = {pretrained.output.stem: pretrained} | {score: jobs[score] for score in scores}
+    hashes = {stem: job.recipe_hash for stem, job in finished.items()}
+    return required(pretrained) | {"scores": scores, "recipes": hashes}
+
+
+def extend(args: argparse.Namespace) -> None:
+    """Adopt all runs in a results file that are scored completely."""
+    lab = laboratory(args)
+    for name, variant in read_json_object(args.extend)["variants"].items():
+        for seed, run in variant["runs"].items():
+            pretrained = lab.training_job(name, int(seed))
+            jobs = {job.output.stem: job for job in scoring_jobs(pretrained, name, args)}
+            scores, hashes = run.pop("scores"), run.pop("recipes")
+            if scores.keys() == jobs.keys():
+                pretrained.adopt(run, hashes[pretrained.output.stem])
+                for score, result in scores.items():
+                    jobs[score].adopt(result, hashes[score])
 
 
 def write_report(args: argparse.Namespace) -> None:
@@ -228,7 +251,8 @@ def write_report(args: argparse.Namespace) -> None:
     content = results(args)
     if not content["variants"]:
         raise SystemExit("no pretraining run is finished. Run the same command without --steps")
-    lines = [*tuning_table(content["tuning"]), "", *table(content["variants"], args.lengths)]
+    lines = [*tuning_table(content["tuning"]), ""] if content["tuning"] else []
+    lines += table(content["variants"], args.lengths)
     lines += reduction_lines(content["step_reductions"])
     write_file(args.work / "results.json", json.dumps(content, indent=1) + "\n")
     write_file(args.work / "table.md", "\n".join(lines) + "\n")
@@ -244,6 +268,8 @@ def main(words: Sequence[str]) -> None:
         with locked(args.work / "corpora.lock"):
             prepare(args.data, args.work, args.lengths, fast=args.fast)
     steps = [step for step in ("tune", "train", "score") if step in args.steps]
+    if args.extend:
+        extend(args)
     if steps and args.parallel > 1:
         share = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 / args.parallel:.3f}")
         in_parallel(
