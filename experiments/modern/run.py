@@ -91,7 +91,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     number("--muon-rates", nargs="+", type=float, default=rates, help=tried)
     share = "length of the runs that tune the learning rates, as a fraction of a full run"
     number("--tuning-fraction", type=float, default=0.25, help=share)
-    rates = [1e-4, 3e-4]
+    rates = [1e-4, 3e-4, 1e-3]
     number("--finetuning-rates", nargs="+", type=float, default=rates, help="rates for fine-tuning")
     number("--pairs", type=int, default=100, help="number of minimal pairs per paradigm")
     dtype = "floating-point type for the computation"

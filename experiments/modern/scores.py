@@ -53,22 +53,30 @@ class Scorer:
         Unless `everything` is set, the model is only scored on held-out text.
         """
         directory = pretrained.output.parent
-        settings = {"max_pairs": self.max_pairs, "dtype": self.dtype, "fast": self.fast}
-        settings |= {"learning_rates": list(self.learning_rates), "length": MAX_LENGTH}
-        settings |= {"epochs": EPOCHS, "sentences": SENTENCES, "batch_size": BATCH_SIZE}
 
-        def job(name: str, measure: Any) -> Job:
-            recipe = {"pretraining": pretrained.recipe, "scores": settings}
+        def job(name: str, settings: dict[str, Any], measure: Any) -> Job:
+            recipe = {"pretraining": pretrained.recipe, "score": settings | {"fast": self.fast}}
             return Job(f"{pretrained.name}, {name}", directory / f"{name}.json", recipe, measure)
 
         run = directory / "run"
         tasks = [
-            job(name, lambda name=name: self._fine_tuned(name, run, directory / "sweeps" / name))
+            job(
+                name,
+                self._task_settings(name),
+                lambda name=name: self._fine_tuned(name, run, directory / "sweeps" / name),
+            )
             for name in EPOCHS
         ]
-        held_out = job(HELD_OUT, lambda: self._on_held_out_text(run))
-        further = [job(BLIMP, lambda: self._on_minimal_pairs(run)), *tasks]
+        held_out = job(HELD_OUT, {}, lambda: self._on_held_out_text(run))
+        pairs = {"max_pairs": self.max_pairs}
+        further = [job(BLIMP, pairs, lambda: self._on_minimal_pairs(run)), *tasks]
         return [held_out, *(further if everything else ())]
+
+    def _task_settings(self, name: str) -> dict[str, Any]:
+        """Return the settings that determine a task's score."""
+        settings = {"learning_rates": list(self.learning_rates), "dtype": self.dtype}
+        settings |= {"epochs": EPOCHS[name], "batch_size": BATCH_SIZE, "length": MAX_LENGTH}
+        return settings | ({"sentences": SENTENCES} if name == "SST-2" else {})
 
     def _on_held_out_text(self, run: Path) -> dict[str, Any]:
         """Return the loss and the accuracy on rows of each length.
