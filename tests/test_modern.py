@@ -208,6 +208,9 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     rate = {name: first["variants"][name]["runs"]["0"]["learning_rate"] for name in VARIANTS}
     words = ["--adamw-rates", f"{rate['bert']}", "--muon-rates", f"{rate['all']}"]
     words += ["--corpora", f"{work / 'corpora'}", "--extend", f"{work / 'results.json'}"]
+    printed = run(data, tmp_path / "extended", *words[4:], code=1)
+    assert "the learning rate of adamw is not tuned" in printed
+    assert f"Add --adamw-rates {rate['bert']:g}" in printed
     assert "started" not in run(data, tmp_path / "extended", *words)
     extended = results(tmp_path / "extended")
     assert extended["tuning"] == {} and extended["variants"] == first["variants"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -172,6 +173,7 @@ class Laboratory:
             "seconds": sum(entry["seconds"] for entry in train),
             "tokens_per_second": statistics.median(speeds) if speeds else None,
             "curve": curve,
+            "date": datetime.date.today().isoformat(),
             "hardware": hardware(make_mesh(MeshConfig(), jax.devices()[:1])),
             "versions": versions(),
         }

@@ -109,6 +109,13 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     if args.fast:
         parser.set_defaults(**_FAST)
         args = parser.parse_args(words)
+    check(args, parser)
+    args.data, args.work = args.data.resolve(), args.work.resolve()
+    return args
+
+
+def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Exit with a message if options contradict each other or a file is missing."""
     short, long = args.lengths
     if not 0 < short < long:
         parser.error(
@@ -125,8 +132,8 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
             f"--adamw-rates: {len(args.adamw_rates)} rates, but --muon-rates has "
             f"{len(args.muon_rates)}. Try the same number of rates with each optimizer"
         )
-    args.data, args.work = args.data.resolve(), args.work.resolve()
-    return args
+    if args.extend and not args.extend.is_file():
+        parser.error(f"--extend={args.extend}: is not a file. Give the path of a results.json")
 
 
 def corpora_of(args: argparse.Namespace) -> Path:
@@ -156,9 +163,10 @@ def scorer(args: argparse.Namespace) -> Scorer:
     return Scorer(args.data, args.work, corpora, args.pairs, rates, args.dtype, args.fast)
 
 
-def scoring_jobs(pretrained: Job, name: str, args: argparse.Namespace) -> list[Job]:
-    """Return the jobs that score a variant's model."""
-    return scorer(args).jobs(pretrained, everything=VARIANTS[name] not in SHORTER)
+def scoring_jobs(pretrained: Job, name: str, args: argparse.Namespace) -> dict[str, Job]:
+    """Return the jobs that score a variant's model, keyed by the name of the score."""
+    jobs = scorer(args).jobs(pretrained, everything=VARIANTS[name] not in SHORTER)
+    return {job.output.stem: job for job in jobs}
 
 
 def optimizers(args: argparse.Namespace) -> list[str]:
@@ -185,7 +193,7 @@ def run_jobs(args: argparse.Namespace) -> None:
                 job
                 for name, pretrained in trained
                 if not required(pretrained)["diverged"]
-                for job in scoring_jobs(pretrained, name, args)
+                for job in scoring_jobs(pretrained, name, args).values()
             ]
         )
 
@@ -225,7 +233,7 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
 
 def run_results(pretrained: Job, name: str, args: argparse.Namespace) -> dict[str, Any]:
     """Return the results of a pretraining run, with the scores that exist so far."""
-    jobs = {job.output.stem: job for job in scoring_jobs(pretrained, name, args)}
+    jobs = scoring_jobs(pretrained, name, args)
     scores = {score: result for score, job in jobs.items() if (result := job.result())}
     finished = {pretrained.output.stem: pretrained} | {score: jobs[score] for score in scores}
     hashes = {stem: job.recipe_hash for stem, job in finished.items()}
@@ -233,12 +241,24 @@ def run_results(pretrained: Job, name: str, args: argparse.Namespace) -> dict[st
 
 
 def extend(args: argparse.Namespace) -> None:
-    """Adopt all runs in a results file that are scored completely."""
+    """Adopt all runs in a results file that are scored completely; exit if settings differ."""
     lab = laboratory(args)
     for name, variant in read_json_object(args.extend)["variants"].items():
+        if name not in VARIANTS:
+            raise SystemExit(
+                f"--extend={args.extend}: unknown variant {name!r}. Use the version of the code "
+                "that wrote this file"
+            )
+        optimizer = VARIANTS[name].optimizer
         for seed, run in variant["runs"].items():
+            if not lab.is_tuned(optimizer):
+                raise SystemExit(
+                    f"--extend={args.extend}: the learning rate of {optimizer} is not tuned in "
+                    f"{args.work}. Add --{optimizer}-rates {run['learning_rate']:g}, which is the "
+                    "rate of the earlier runs"
+                )
             pretrained = lab.training_job(name, int(seed))
-            jobs = {job.output.stem: job for job in scoring_jobs(pretrained, name, args)}
+            jobs = scoring_jobs(pretrained, name, args)
             scores, hashes = run.pop("scores"), run.pop("recipes")
             if scores.keys() == jobs.keys():
                 pretrained.adopt(run, hashes[pretrained.output.stem])
