@@ -10,6 +10,7 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,30 @@ def test_parallel_processes_divide_the_cores(number: int) -> None:
         assert all(len(share) == 1 for share in shares)
 
 
+def pretrained_results(name: str, losses: dict[str, float | None]) -> dict[str, Any]:
+    """Return the results of a variant with given losses on held-out rows of 32 tokens, by seed."""
+    steps = {"bert": 100, "muon_50": 50, "muon_70": 70, "muon": 100}[name]
+    run = {"steps": steps, "flops": 10 * steps, "muon_flops": 0 if name == "bert" else 2 * steps}
+    return {
+        "runs": {
+            seed: run | {"scores": {"held-out": {"32": {"mlm_loss": loss}}} if loss else {}}
+            for seed, loss in losses.items()
+        }
+    }
+
+
+def step_reductions(inputs: Sequence[dict[str, dict[str, float | None]]]) -> list[Any]:
+    """Return Muon's step reduction for each mapping from variants to their losses by seed."""
+    program = "import json, sys; from step_reduction import step_reduction; "
+    program += "given = json.loads(sys.argv[1]); "
+    program += "print(json.dumps([step_reduction(each, 32) for each in given]))"
+    variants = [
+        {name: pretrained_results(name, losses) for name, losses in each.items()} for each in inputs
+    ]
+    results: list[Any] = json.loads(python(program, json.dumps(variants)))
+    return results
+
+
 def test_step_reduction() -> None:
     cases = [
         # The step at which the line from (50, 5) to (70, 4) reaches 4.5.
@@ -132,31 +157,35 @@ def test_step_reduction() -> None:
         (4.5, (None, None, None), None),
         (None, (5.0, 4.0, 3.0), None),
     ]
-    names = {"bert": 100, "muon_50": 50, "muon_70": 70, "muon": 100}
-
-    def variant(name: str, steps: int, mean: float | None) -> dict[str, Any]:
-        losses = [None] if mean is None else [mean - 0.25, mean + 0.25]
-        flops = {"flops": 10 * steps, "muon_flops": 0 if name == "bert" else 2 * steps}
-        scores = [{"held-out": {"32": {"mlm_loss": loss}}} if loss else {} for loss in losses]
-        runs = [{"steps": steps, "scores": score, **flops} for score in scores]
-        return {"runs": dict(enumerate(runs))}
-
     inputs = [
         {
-            name: variant(name, steps, loss)
-            for (name, steps), loss in zip(names.items(), (bert, *losses), strict=True)
+            name: {"0": None} if mean is None else {"0": mean - 0.25, "1": mean + 0.25}
+            for name, mean in zip(
+                ("bert", "muon_50", "muon_70", "muon"), (bert, *losses), strict=True
+            )
         }
         for bert, losses, _ in cases
     ]
-    program = "import json, sys; from step_reduction import step_reduction; "
-    program += "given = json.loads(sys.argv[1]); "
-    program += "print(json.dumps([step_reduction(each, 32) for each in given]))"
-    results = json.loads(python(program, json.dumps(inputs)))
-    for (_, _, expected), result in zip(cases, results, strict=True):
+    for (_, _, expected), result in zip(cases, step_reductions(inputs), strict=True):
         values = result and [result["bound"], result["steps"], result["share"]]
         assert values == expected
         if result:
+            assert result["seeds"] == ["0", "1"]
             assert result["share_of_flops"] == pytest.approx(1.2 * result["share"])
+
+
+def test_step_reduction_compares_the_same_seeds() -> None:
+    incomplete, disjoint = step_reductions(
+        [
+            {"bert": {"0": 4.5, "1": 9.0}, "muon_50": {"0": 5.0, "1": 9.0}, "muon": {"0": 4.0}},
+            {"bert": {"0": 4.5}, "muon_50": {"0": 5.0}, "muon": {"1": 4.0}},
+        ]
+    )
+    assert incomplete["seeds"] == ["0"]
+    assert incomplete["bert_loss"] == 4.5
+    assert incomplete["muon_losses"] == {"50": 5.0, "100": 4.0}
+    assert incomplete["steps"] == 75
+    assert disjoint is None
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from variants import SHORTER
@@ -22,23 +22,34 @@ def step_reduction(variants: Mapping[str, Any], length: int) -> dict[str, Any] |
     """Return how many steps Muon needs to reach the final loss of BERT's recipe.
 
     The loss of Muon's runs is interpolated linearly between the numbers of steps that were trained;
-    each of these runs has its own complete schedule. All losses are means over the seeds.
+    each of these runs has its own complete schedule. All losses are means over the same seeds:
+    those with which all of these variants are scored. Variants without any score are left out.
 
     Args:
       variants: the results of each variant, keyed by its name.
       length: the length of the held-out rows.
 
     Returns:
-      The loss of BERT's recipe, the number of steps and the loss of Muon's runs, and the number of
-      steps at which Muon reaches the loss of BERT's recipe. These steps are also given as a
-      fraction of the steps of BERT's recipe, and their FLOPs, including Muon's matrix products, as
-      a fraction of its FLOPs. `bound` is "at most" if even the shortest runs are better than BERT's
-      recipe, and "more than" if not even the longest ones are. None if a loss is missing.
+      The seeds, the loss of BERT's recipe, the number of steps and the loss of Muon's runs, and the
+      number of steps at which Muon reaches the loss of BERT's recipe. These steps are also given as
+      a fraction of the steps of BERT's recipe, and their FLOPs, including Muon's matrix products,
+      as a fraction of its FLOPs. `bound` is "at most" if even the shortest runs are better than
+      BERT's recipe, and "more than" if not even the longest ones are. None if BERT's recipe or
+      Muon is not scored, or if they are not scored with a common seed.
     """
-    bert, *with_muon = (_means(variants.get(name), length) for name in ("bert", *_MUON))
-    runs = sorted((each for each in with_muon if each), key=lambda each: each.steps)
-    if bert is None or not runs:
+    scored = {
+        name: runs
+        for name in ("bert", *_MUON)
+        if (runs := _scored_runs(variants.get(name), length))
+    }
+    if "bert" not in scored or len(scored) == 1:
         return None
+    seeds = set.intersection(*map(set, scored.values()))
+    if not seeds:
+        return None
+    means = {name: _means(runs, seeds, length) for name, runs in scored.items()}
+    bert = means.pop("bert")
+    runs = sorted(means.values(), key=lambda each: each.steps)
     reached, bound = runs[-1].steps, "more than"
     for before, run in zip([None, *runs], runs, strict=False):
         if run.loss <= bert.loss:
@@ -48,6 +59,7 @@ def step_reduction(variants: Mapping[str, Any], length: int) -> dict[str, Any] |
                 reached, bound = round(before.steps + part * (run.steps - before.steps)), ""
             break
     return {
+        "seeds": sorted(seeds),
         "bert_loss": bert.loss,
         "muon_losses": {run.steps: run.loss for run in runs},
         "bound": bound,
@@ -70,11 +82,13 @@ def reduction_lines(reductions: Mapping[str, dict[str, Any] | None]) -> Iterator
                 f"{reduction['share_of_flops']:.0%}",
             )
         )
+        seeds = reduction["seeds"]
         yield ""
         yield (
             f"On rows of {length} tokens, Muon needs {steps} steps to reach the loss of BERT's "
             f"recipe ({reduction['bert_loss']:.3f}). This is {share} of that recipe's steps and, "
-            f"counting Muon's matrix products, {share_of_flops} of its FLOPs."
+            f"counting Muon's matrix products, {share_of_flops} of its FLOPs (seed"
+            f"{'s' if len(seeds) > 1 else ''} {', '.join(seeds)})."
         )
 
 
@@ -86,11 +100,14 @@ class _Means(NamedTuple):
     flops: int
 
 
-def _means(variant: Mapping[str, Any] | None, length: int) -> _Means | None:
-    """Return the means over a variant's runs; None if one of them is not scored."""
-    runs = list(variant["runs"].values()) if variant else []
-    losses = [loss for run in runs if (loss := held_out_loss(run, length)) is not None]
-    if not runs or len(losses) < len(runs):
-        return None
-    flops = runs[0]["flops"] + runs[0]["muon_flops"]
-    return _Means(statistics.fmean(losses), runs[0]["steps"], flops)
+def _scored_runs(variant: Mapping[str, Any] | None, length: int) -> dict[str, Any]:
+    """Return a variant's runs that are scored on held-out rows of a given length, by seed."""
+    runs = variant["runs"] if variant else {}
+    return {seed: run for seed, run in runs.items() if held_out_loss(run, length) is not None}
+
+
+def _means(runs: Mapping[str, Any], seeds: Collection[str], length: int) -> _Means:
+    """Return the means over a variant's runs with the given seeds."""
+    chosen = [runs[seed] for seed in sorted(seeds)]
+    loss = statistics.fmean(run["scores"]["held-out"][str(length)]["mlm_loss"] for run in chosen)
+    return _Means(loss, chosen[0]["steps"], chosen[0]["flops"] + chosen[0]["muon_flops"])
