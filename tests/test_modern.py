@@ -202,8 +202,8 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     check_results(first)
     check_configs(first, work)
 
-    # Finished jobs are not repeated. If only the results file of a run is missing, it is written
-    # again without training again.
+    # Finished jobs are not repeated. If only the results file of a run is missing, it is
+    # rewritten without retraining.
     (work / "runs/all-0/pretrained.json").unlink()
     printed = run(data, work, "--parallel", "1")
     assert printed.count("started") == 1 and "all, seed 0: started" in printed
@@ -260,7 +260,7 @@ def results(work: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((work / "results.json").read_text())
     lines = (work / "table.md").read_text().splitlines()
     titles = [line.split(" | ")[0] for line in lines[-7:-4]]
-    assert titles == ["| BERT", "| all of them", "| + Muon, 50% of the steps"]
+    assert titles == ["| BERT", "| all changes", "| + Muon, 50% of the steps"]
     assert lines[-3].startswith("On rows of 32 tokens, Muon needs")
     assert lines[-1].startswith("On rows of 128 tokens, Muon needs")
     assert (work / "comparison.png").read_bytes().startswith(b"\x89PNG")

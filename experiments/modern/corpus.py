@@ -1,4 +1,4 @@
-"""Draw a sample of text, and prepare a corpus for each length of rows."""
+"""Draw a sample of text, and prepare a corpus for each row length."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HELD_OUT, FAST_HELD_OUT = "0.02", "0.2"
 
 
 def prepare(data: Path, work: Path, lengths: Sequence[int], *, fast: bool) -> None:
-    """Prepare a corpus with rows of each length in `work`/corpora, unless it is finished."""
+    """Prepare a corpus for each row length in `work`/corpora, unless it is finished."""
     for length in lengths:
         output = work / "corpora" / str(length)
         if (output / "manifest.json").is_file():
@@ -37,7 +37,7 @@ def prepare(data: Path, work: Path, lengths: Sequence[int], *, fast: bool) -> No
 
 
 def draw(source: Path, output: Path, words: int) -> Path:
-    """Write a sample of the documents in a folder's files to `output`, and return the sample.
+    """Write a sample of the documents in a folder's files to `output`, and return its path.
 
     Documents are drawn in the order of the SHA-256 of their text until they have `words` words in
     total. They are written in the order in which they are read. A file next to the sample describes
@@ -72,7 +72,7 @@ def draw(source: Path, output: Path, words: int) -> Path:
 
 
 def opened(corpora: Path, lengths: Sequence[int]) -> dict[int, Manifest]:
-    """Return the manifest of the corpus with rows of each length; exit if one is not usable."""
+    """Return the manifest of the corpus for each row length; exit if a corpus is unusable."""
     return {length: _opened(corpora / str(length), length) for length in lengths}
 
 

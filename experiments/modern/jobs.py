@@ -121,7 +121,7 @@ def required(job: Job) -> dict[str, Any]:
 
 @contextmanager
 def _lock(job: Job, *, wait: bool) -> Iterator[bool]:
-    """Lock a job, waiting for other processes if `wait` is set; yield whether that succeeded."""
+    """Lock a job, and yield whether it was locked; wait for other processes if `wait` is set."""
     file = job.output.with_name(f"{job.output.stem}.lock")
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as lock:
@@ -134,7 +134,9 @@ def _lock(job: Job, *, wait: bool) -> Iterator[bool]:
 
 
 def in_parallel(number: int, words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Run `number` copies of a Python command; exit if one fails, and stop them on SIGTERM.
+    """Run copies of a Python command; stop all of them if one fails or on SIGTERM.
+
+    Exit with an error if any copy fails.
 
     Without an accelerator, every copy gets its own share of the cores, since copies that compete
     for the same cores are slower. If there are more copies than cores, some copies share a core.
@@ -161,7 +163,10 @@ def in_parallel(number: int, words: Sequence[str], environment: Mapping[str, str
         signal.signal(signal.SIGTERM, before)
     failed = [code for code in codes if code]
     if failed:
-        raise SystemExit(f"a process started by --parallel failed with exit code {failed[0]}")
+        raise SystemExit(
+            f"--parallel={number}: a process failed with exit code {failed[0]}. Correct the error "
+            "that it printed"
+        )
 
 
 @contextmanager

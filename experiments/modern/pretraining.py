@@ -83,7 +83,7 @@ class Laboratory:
     def tuning_jobs(self, optimizer: str) -> dict[float, Job]:
         """Return the tuning jobs of an optimizer, keyed by the learning rate.
 
-        These runs consist of only the first phase, since so few steps would not suffice for two.
+        These runs have only the first phase, since they are too short for two.
         The result is empty if there is only one rate, since a single rate needs no tuning.
         """
         rates = self.learning_rates[optimizer]
@@ -112,7 +112,8 @@ class Laboratory:
         losses = self.tuning_losses(optimizer)
         finite = {rate: loss for rate, loss in losses.items() if loss is not None}
         if not finite:
-            raise SystemExit(f"{optimizer}: all runs diverged. Use lower --{optimizer}-rates")
+            tried = " ".join(f"{rate:g}" for rate in rates)
+            raise SystemExit(f"--{optimizer}-rates={tried}: all runs diverged. Use lower rates")
         return min(finite, key=finite.__getitem__)
 
     def tuning_losses(self, optimizer: str) -> dict[float, float | None]:

@@ -70,17 +70,17 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     number("--work", type=Path, required=True, help="folder for the runs and the results")
     corpora = "folder with the prepared corpora (default: corpora in --work)"
     number("--corpora", type=Path, help=corpora)
-    published = "results.json of earlier runs, which are included and not repeated"
+    published = "results.json whose runs are included instead of repeated"
     number("--extend", type=Path, metavar="FILE", help=published)
     steps = "steps of the experiment to perform (default: all)"
     number("--steps", nargs="+", choices=STEPS, default=list(STEPS), help=steps)
     variants = "variants to include (default: all)"
     names = list(VARIANTS)
     number("--variants", nargs="+", choices=names, default=names, help=variants)
-    tokens = "number of tokens for BERT's recipe, which sets the budget of FLOPs of all variants"
+    tokens = "number of training tokens for BERT's recipe, which sets the FLOPs of all variants"
     number("--tokens", type=int, default=40_000_000, help=tokens)
     number("--seeds", type=int, default=2, help="number of seeds for every variant")
-    lengths = "number of tokens in a row in each of the two phases"
+    lengths = "row lengths of the two phases, in tokens"
     number("--lengths", nargs=2, type=int, default=[32, 128], help=lengths)
     number("--batch-tokens", type=int, default=8_192, help="number of tokens in a batch")
     rates = [5e-4, 1e-3, 2e-3, 4e-3]
@@ -92,7 +92,8 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     share = "length of the runs that tune the learning rates, as a fraction of a full run"
     number("--tuning-fraction", type=float, default=0.25, help=share)
     rates = [1e-4, 3e-4, 1e-3]
-    number("--finetuning-rates", nargs="+", type=float, default=rates, help="rates for fine-tuning")
+    tried = "learning rates to try for fine-tuning"
+    number("--finetuning-rates", nargs="+", type=float, default=rates, help=tried)
     number("--pairs", type=int, default=100, help="number of minimal pairs per paradigm")
     dtype = "floating-point type for the computation"
     number("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype)
@@ -103,7 +104,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     number(
         "--fast",
         action="store_true",
-        help="check the experiment quickly with a tiny model and little data",
+        help="quick check of the experiment with a tiny model and little data",
     )
     args = parser.parse_args(words)
     if args.fast:
@@ -119,8 +120,8 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     short, long = args.lengths
     if not 0 < short < long:
         parser.error(
-            f"--lengths={short} {long}: the second phase does not have longer rows than the first. "
-            "Put the smaller length first"
+            f"--lengths={short} {long}: not positive and increasing. Give two positive lengths, "
+            "the smaller one first"
         )
     if args.batch_tokens < 1 or args.batch_tokens % short or args.batch_tokens % long:
         parser.error(
@@ -181,8 +182,8 @@ def run_jobs(args: argparse.Namespace) -> None:
     enable_compilation_cache()
     if "tune" in args.steps:
         run_all([job for name in optimizers(args) for job in lab.tuning_jobs(name).values()])
-    # Train all variants with one seed before the next, since the seeds of a variant share compiled
-    # programs.
+    # Train all variants with one seed before the next one, so that later seeds can reuse the
+    # compiled programs.
     pairs = [(name, seed) for seed in range(args.seeds) for name in args.variants]
     if "train" in args.steps:
         run_all([lab.training_job(name, seed) for name, seed in pairs])
@@ -241,7 +242,7 @@ def run_results(pretrained: Job, name: str, args: argparse.Namespace) -> dict[st
 
 
 def extend(args: argparse.Namespace) -> None:
-    """Adopt all runs in a results file that are scored completely; exit if settings differ."""
+    """Adopt all fully scored runs from a results file; exit if their settings differ."""
     lab = laboratory(args)
     for name, variant in read_json_object(args.extend)["variants"].items():
         if name not in VARIANTS:
@@ -270,7 +271,10 @@ def write_report(args: argparse.Namespace) -> None:
     """Write the results, the tables and the plot, and print the tables."""
     content = results(args)
     if not content["variants"]:
-        raise SystemExit("no pretraining run is finished. Run the same command without --steps")
+        raise SystemExit(
+            f"--work={args.work}: contains no finished pretraining run. Run the same command "
+            "without --steps"
+        )
     lines = [*tuning_table(content["tuning"]), ""] if content["tuning"] else []
     lines += table(content["variants"], args.lengths)
     lines += reduction_lines(content["step_reductions"])

@@ -32,9 +32,9 @@ class Scorer:
 
     data: the folder with the data sets.
     work: the folder for the runs.
-    corpora: the corpora on whose held-out text the models are scored, one for each length of rows.
+    corpora: the corpora whose held-out sets are used for scoring, one for each row length.
     max_pairs: the number of minimal pairs from each paradigm.
-    learning_rates: the learning rates for fine-tuning; only the best score counts.
+    learning_rates: the learning rates for fine-tuning; only the best score is reported.
     dtype: the floating-point type for fine-tuning. The other scores are computed in float32.
     fast: whether to use only a few examples.
     """

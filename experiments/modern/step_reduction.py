@@ -33,9 +33,9 @@ def step_reduction(variants: Mapping[str, Any], length: int) -> dict[str, Any] |
       The seeds, the loss of BERT's recipe, the number of steps and the loss of Muon's runs, and the
       number of steps at which Muon reaches the loss of BERT's recipe. These steps are also given as
       a fraction of the steps of BERT's recipe, and their FLOPs, including Muon's matrix products,
-      as a fraction of its FLOPs. `bound` is "at most" if even the shortest runs are better than
-      BERT's recipe, and "more than" if not even the longest ones are. None if BERT's recipe or
-      Muon is not scored, or if they are not scored with a common seed.
+      as a fraction of its FLOPs. `bound` is "at most" if even the shortest runs reach the loss of
+      BERT's recipe, "more than" if even the longest runs do not reach it, and empty otherwise.
+      None if BERT's recipe or Muon is not scored, or if they are not scored with a common seed.
     """
     scored = {
         name: runs
@@ -70,7 +70,7 @@ def step_reduction(variants: Mapping[str, Any], length: int) -> dict[str, Any] |
 
 
 def reduction_lines(reductions: Mapping[str, dict[str, Any] | None]) -> Iterator[str]:
-    """Yield a sentence on Muon's step reduction for each length of rows."""
+    """Yield a sentence on Muon's step reduction for each row length."""
     for length, reduction in reductions.items():
         if reduction is None:
             continue
@@ -87,13 +87,13 @@ def reduction_lines(reductions: Mapping[str, dict[str, Any] | None]) -> Iterator
         yield (
             f"On rows of {length} tokens, Muon needs {steps} steps to reach the loss of BERT's "
             f"recipe ({reduction['bert_loss']:.3f}). This is {share} of that recipe's steps and, "
-            f"counting Muon's matrix products, {share_of_flops} of its FLOPs (seed"
+            f"with Muon's matrix products included, {share_of_flops} of its FLOPs (seed"
             f"{'s' if len(seeds) > 1 else ''} {', '.join(seeds)})."
         )
 
 
 class _Means(NamedTuple):
-    """The mean final loss of a variant's runs, the steps of a run, and all FLOPs of a run."""
+    """The mean final loss of a variant's runs, and the steps and total FLOPs of each run."""
 
     loss: float
     steps: int

@@ -75,7 +75,7 @@ VARIANTS: Mapping[str, Variant] = {
     for variant in (
         Variant("bert", "BERT"),
         *_SINGLE,
-        Variant("all", "all of them", _EVERYTHING),
+        Variant("all", "all changes", _EVERYTHING),
         *SHORTER,
     )
 }
@@ -92,8 +92,8 @@ _FAST_SIZES = {"hidden_dim": 32, "num_layers": 1, "num_heads": 2, "ffn_dim": 64}
 class Settings:
     """The settings that all runs share.
 
-    tokens: the number of tokens on which BERT's recipe trains, including padding.
-    lengths: the number of tokens in a row in each phase.
+    tokens: the number of training tokens for BERT's recipe, including padding.
+    lengths: the row length in each phase, in tokens.
     batch_tokens: the number of tokens in a batch.
     dtype: the floating-point type for the computation.
     fast: whether to use a tiny model.
