@@ -61,11 +61,18 @@ def overlaid(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Lock `file` exclusively, waiting while another process holds the lock."""
+def locked(file: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Lock a file exclusively, and yield whether it was locked.
+
+    If another process holds the lock, wait for it, or yield False if `wait` is False.
+    """
     with file.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 def claim(work: Path, settings: dict[str, Any]) -> None:

@@ -122,6 +122,122 @@ def test_parallel_processes_divide_the_cores(number: int) -> None:
         assert all(len(share) == 1 for share in shares)
 
 
+def test_a_failing_process_stops_the_others(tmp_path: Path) -> None:
+    # Only one copy can create the folder. It fails, and the other one does not end by itself.
+    code = f"""
+import os, sys, time
+try:
+    os.mkdir({str(tmp_path / "folder")!r})
+except FileExistsError:
+    time.sleep(600)
+sys.exit(3)
+"""
+    program = f"""
+from jobs import in_parallel
+try:
+    in_parallel(2, ["-c", {code!r}], {{}})
+except SystemExit as error:
+    print(error)
+"""
+    assert python(program).startswith("--parallel=2: a process failed with exit code 3.")
+
+
+def test_published_runs_are_adopted_as_a_whole(tmp_path: Path) -> None:
+    program = """
+import json, sys
+from pathlib import Path
+from jobs import Job, Published, adopt, run_all
+
+def job(run, name, rate):
+    output = Path(sys.argv[1], run, f"{name}.json")
+    return Job(f"{run}, {name}", output, {"rate": rate}, lambda: {"local": True})
+
+def adopted(run, published_rate):
+    jobs = [job(run, name, 1) for name in ("pretrained", "BLiMP")]
+    hashes = [job(run, "", published_rate).recipe_hash] * 2
+    model, score = map(Published, jobs, [{"loss": 2.0}, {"score": 0.6}], hashes)
+    return adopt(model, [score]), [each.result() for each in jobs]
+
+outcomes = [adopted("new", 1)]
+run_all([job("started", "pretrained", 1)])
+outcomes.append(adopted("started", 1))
+try:
+    adopted("other", 2)
+except SystemExit as error:
+    outcomes.append(str(error))
+print(json.dumps(outcomes))
+"""
+    new, started, refusal = json.loads(python(program, str(tmp_path)).splitlines()[-1])
+    assert new == [True, [{"loss": 2.0}, {"score": 0.6}]]
+    # A run that was started keeps its own results, and does not get the scores of another model.
+    assert started == [False, [{"local": True}, None]]
+    assert refusal.startswith("other, pretrained: the published results have different settings.")
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_table_contains_means_and_deviations() -> None:
+    tasks = {"SST-2-0.0001": {"score": 0.5}, "SST-2-0.001": {"score": None}}
+    runs = {
+        seed: {
+            **{"parameters": 5_380_000, "learning_rate": 1e-3, "steps": 1_000, "tokens": 2e6},
+            **{"flops": 3e14, "muon_flops": 5e13, "seconds": 60, "diverged": ""},
+            "scores": {"held-out": {"32": {"mlm_loss": loss}}, "BLiMP": {"score": 0.6}} | scores,
+        }
+        for seed, loss, scores in (
+            ("0", 4.0, tasks),
+            ("1", 5.0, tasks | {"SST-2-0.0003": {"score": 0.52}}),
+        )
+    }
+    diverged = runs["0"] | {"scores": {}, "diverged": "the loss is not finite"}
+    variants = {"bert": {"title": "BERT", "runs": runs}, "muon": {"title": "+ Muon", "runs": {}}}
+    variants["muon"]["runs"] = {"0": diverged}
+    program = "import json, sys; from report import table; "
+    program += "print(*table(json.loads(sys.argv[1]), [32]), sep='\\n')"
+    header, _, *rows = python(program, json.dumps(variants)).splitlines()
+    names, bert, muon = (row.strip("| ").split(" | ") for row in (header, *rows))
+    cells = dict(zip(names, bert, strict=False))
+    assert cells["recipe"] == "BERT" and cells["FLOPs incl. Muon"] == "3.5e+14"
+    assert cells["held-out loss, rows of 32"] == "4.500 ± 0.707"
+    assert cells["BLiMP accuracy, %"] == "60.0 ± 0.0"
+    # The best learning rate counts, separately for each seed.
+    assert cells["SST-2 accuracy, %"] == "51.0 ± 1.4"
+    assert "(1 diverged)" in muon
+
+
+@pytest.mark.slow
+def test_wrong_options_are_refused(data: Path, tmp_path: Path) -> None:
+    cases = {
+        "--seeds 0": "argument --seeds: 0: not positive",
+        "--pairs -1": "argument --pairs: -1: not positive",
+        "--muon-rates 0.1 nan": "argument --muon-rates: nan: not a learning rate",
+        "--adamw-rates 1e-3 1e-3": "--adamw-rates=0.001 0.001: contains the same rate twice",
+        "--adamw-rates 1e-3": "--adamw-rates: 1 rates, but --muon-rates has 2",
+        "--lengths 128 32": "--lengths=128 32: not increasing",
+        "--lengths 8 16 32": "--lengths=8 16 32: more than two phases",
+        "--batch-tokens 100": "--batch-tokens=100: not a multiple of each length in --lengths",
+        "--tuning-fraction 2": "--tuning-fraction=2: not a fraction of a run",
+        "--extend missing.json": "--extend=missing.json: is not a file",
+        f"--data {tmp_path}": f"--data={tmp_path}: has no subfolder corpus_small/",
+    }
+    program = """
+import contextlib, io, json, sys
+from options import arguments
+messages = []
+for words in json.loads(sys.argv[1]):
+    errors = io.StringIO()
+    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(errors):
+        arguments(words, "")
+    messages.append(errors.getvalue().splitlines()[-1])
+print(json.dumps(messages))
+"""
+    base = ["--data", str(data), "--work", str(tmp_path / "work"), "--fast"]
+    words = [[*base, *case.split()] for case in cases]
+    messages = json.loads(python(program, json.dumps(words)))
+    for message, expected in zip(messages, cases.values(), strict=True):
+        assert expected in message
+    assert not (tmp_path / "work").exists()
+
+
 def pretrained_results(name: str, losses: dict[str, float | None]) -> dict[str, Any]:
     """Return the results of a variant with given losses on held-out rows of 32 tokens, by seed."""
     steps = {"bert": 100, "muon_50": 50, "muon_70": 70, "muon": 100}[name]
@@ -170,18 +286,26 @@ def test_step_reduction() -> None:
         values = result and [result["bound"], result["steps"], result["share"]]
         assert values == expected
         if result:
-            assert result["seeds"] == ["0", "1"]
+            assert list(result["by_seed"]) == ["0", "1"]
             assert result["share_of_flops"] == pytest.approx(1.2 * result["share"])
 
 
 def test_step_reduction_compares_the_same_seeds() -> None:
-    incomplete, disjoint = step_reductions(
+    both, incomplete, disjoint = step_reductions(
         [
+            {
+                "bert": {"0": 4.5, "1": 5.0},
+                "muon_50": {"0": 5.0, "1": 6.0},
+                "muon": {"0": 4.0, "1": 5.0},
+            },
             {"bert": {"0": 4.5, "1": 9.0}, "muon_50": {"0": 5.0, "1": 9.0}, "muon": {"0": 4.0}},
             {"bert": {"0": 4.5}, "muon_50": {"0": 5.0}, "muon": {"1": 4.0}},
         ]
     )
-    assert incomplete["seeds"] == ["0"]
+    # The mean losses are 4.75 with BERT's recipe, and 5.5 and 4.5 with Muon.
+    assert both["steps"] == 88
+    assert {seed: each["steps"] for seed, each in both["by_seed"].items()} == {"0": 75, "1": 100}
+    assert list(incomplete["by_seed"]) == ["0"]
     assert incomplete["bert_loss"] == 4.5
     assert incomplete["muon_losses"] == {"50": 5.0, "100": 4.0}
     assert incomplete["steps"] == 75
@@ -314,8 +438,8 @@ def check_results(content: dict[str, Any]) -> None:
             continue
         assert 0 <= each["scores"]["BLiMP"]["score"] <= 1
         assert each["scores"]["BLiMP"]["pairs"] == 4
-        assert 0 <= each["scores"]["SST-2"]["score"] <= 1
-        assert -1 <= each["scores"]["STS-B"]["score"] <= 1
+        assert 0 <= each["scores"]["SST-2-0.0003"]["score"] <= 1
+        assert -1 <= each["scores"]["STS-B-0.0003"]["score"] <= 1
     # With twice as many predictions and a third matrix in each block, a step costs more.
     assert variants["all"]["runs"]["0"]["steps"] < reference["steps"]
     # The FLOPs of one iteration in Muon: four matrices of 32 x 32 (query, key, value and output),

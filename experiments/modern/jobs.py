@@ -7,7 +7,6 @@ job if the process that was running it is killed.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -19,7 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from commands import locked
 
 from bert_jax.files import write_file
 from bert_jax.json_files import read_json_object
@@ -56,8 +57,7 @@ class Job:
         if self.result() is not None:
             return
         began = time.monotonic()
-        self.output.parent.mkdir(parents=True, exist_ok=True)
-        if not self._recipe_file.is_file():
+        if not self.started:
             write_file(self._recipe_file, json.dumps(self.recipe, indent=1) + "\n")
         self._check_recipe()
         print(f"{self.name}: started", flush=True)
@@ -69,17 +69,23 @@ class Job:
         """The SHA-256 of the recipe, which identifies it in published results."""
         return hashlib.sha256(json.dumps(self.recipe, sort_keys=True).encode()).hexdigest()
 
-    def adopt(self, result: Mapping[str, Any], recipe_hash: str) -> None:
-        """Adopt published results unless the job is finished; exit if their recipe differs."""
-        if recipe_hash != self.recipe_hash:
-            raise SystemExit(
-                f"{self.name}: the published results have different settings. Use the options, the "
-                "data and the version of the code with which they were measured"
-            )
-        if self.result() is None:
-            self.output.parent.mkdir(parents=True, exist_ok=True)
-            write_file(self._recipe_file, json.dumps(self.recipe, indent=1) + "\n")
-            write_file(self.output, json.dumps(result, indent=1) + "\n")
+    @contextmanager
+    def locked(self, *, wait: bool) -> Iterator[bool]:
+        """Lock the job, and yield whether it was locked; see `commands.locked`."""
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        with locked(self.output.with_name(f"{self.output.stem}.lock"), wait=wait) as acquired:
+            yield acquired
+
+    def adopt(self, result: Mapping[str, Any]) -> None:
+        """Write published results as if they had been measured."""
+        # Without a recipe, the results are not used, so the recipe is written last.
+        write_file(self.output, json.dumps(result, indent=1) + "\n")
+        write_file(self._recipe_file, json.dumps(self.recipe, indent=1) + "\n")
+
+    @property
+    def started(self) -> bool:
+        """Whether the job was started, or published results were adopted."""
+        return self._recipe_file.is_file()
 
     @property
     def _recipe_file(self) -> Path:
@@ -105,7 +111,7 @@ def run_all(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     """Run all unfinished jobs, wait for jobs in other processes, and return all results."""
     for wait in (False, True):
         for job in jobs:
-            with _lock(job, wait=wait) as acquired:
+            with job.locked(wait=wait) as acquired:
                 if acquired:
                     job.run()
     return [required(job) for job in jobs]
@@ -119,18 +125,40 @@ def required(job: Job) -> dict[str, Any]:
     return result
 
 
-@contextmanager
-def _lock(job: Job, *, wait: bool) -> Iterator[bool]:
-    """Lock a job, and yield whether it was locked; wait for other processes if `wait` is set."""
-    file = job.output.with_name(f"{job.output.stem}.lock")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+class Published(NamedTuple):
+    """The published results of a job, and the hash of the recipe with which they were measured."""
+
+    job: Job
+    result: Mapping[str, Any]
+    recipe_hash: str
+
+
+def adopt(run: Published, scores: Sequence[Published]) -> bool:
+    """Adopt the published results of a run, together with all of its scores.
+
+    A run that was started in this folder is left alone, since the published scores belong to
+    another model.
+
+    Args:
+      run: the results of the run.
+      scores: the results of the jobs that score its model.
+
+    Returns:
+      Whether the results were adopted.
+    """
+    for published in (run, *scores):
+        if published.recipe_hash != published.job.recipe_hash:
+            raise SystemExit(
+                f"{published.job.name}: the published results have different settings. Use the "
+                "options, the data and the version of the code with which they were measured"
+            )
+    with run.job.locked(wait=False) as acquired:
+        if not acquired or run.job.started:
+            return False
+        # If this is interrupted, the run does not count as started, and adopting can be repeated.
+        for published in (*scores, run):
+            published.job.adopt(published.result)
+        return True
 
 
 def in_parallel(number: int, words: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -142,26 +170,31 @@ def in_parallel(number: int, words: Sequence[str], environment: Mapping[str, str
     for the same cores are slower. If there are more copies than cores, some copies share a core.
     """
     variables = {**os.environ, **environment}
-    copies = []
-    for share in range(number):
-        with _share_of_cores(share, number):
-            copies.append(subprocess.Popen([sys.executable, *words], env=variables))
+    copies: list[subprocess.Popen[bytes]] = []
+    stopped_by_user = False
 
     def stop(*_: object) -> None:
-        for copy in copies:
-            copy.terminate()
+        nonlocal stopped_by_user
+        stopped_by_user = True
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
-        waiting = list(copies)
-        while waiting and not any(copy.poll() for copy in waiting):
-            waiting = [copy for copy in waiting if copy.poll() is None]
+        for share in range(number):
+            with _share_of_cores(share, number):
+                copies.append(subprocess.Popen([sys.executable, *words], env=variables))
+        failed: list[int] = []
+        while not (failed or stopped_by_user) and any(copy.poll() is None for copy in copies):
             time.sleep(0.1)
+            failed = [copy.returncode for copy in copies if copy.poll()]
     finally:
-        stop()
+        for copy in copies:
+            copy.terminate()
         codes = [copy.wait() for copy in copies]
         signal.signal(signal.SIGTERM, before)
-    failed = [code for code in codes if code]
+    if stopped_by_user:
+        raise SystemExit("stopped. Repeat the command to resume")
+    # Copies that were stopped because of another one also have exit codes.
+    failed = failed or [code for code in codes if code]
     if failed:
         raise SystemExit(
             f"--parallel={number}: a process failed with exit code {failed[0]}. Correct the error "

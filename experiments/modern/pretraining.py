@@ -67,23 +67,24 @@ class Laboratory:
         documents_per_row = {
             length: manifest.max_fragments for length, manifest in self.manifests.items()
         }
+        one_step_each = (1,) * len(self.settings.lengths)
         return {
             name: cost_of(
-                self._config(Run(variant, 0, 1e-3, (1, 1)), Path("run")), documents_per_row
+                self._config(Run(variant, 0, 1e-3, one_step_each), Path("run")), documents_per_row
             )
             for name, variant in VARIANTS.items()
         }
 
     def num_steps(self, variant: Variant) -> int:
         """Return the number of steps whose model FLOPs are closest to a variant's budget."""
-        steps = phase_steps(self.settings.reference_steps)
+        steps = self._phase_steps(self.settings.reference_steps)
         budget = self.costs[REFERENCE.name].model_flops(steps)
         return self.costs[variant.name].steps_for(variant.budget * budget)
 
     def tuning_jobs(self, optimizer: str) -> dict[float, Job]:
         """Return the tuning jobs of an optimizer, keyed by the learning rate.
 
-        These runs have only the first phase, since they are too short for two.
+        These runs have only one phase, since they are too short for two.
         The result is empty if there is only one rate, since a single rate needs no tuning.
         """
         rates = self.learning_rates[optimizer]
@@ -124,12 +125,15 @@ class Laboratory:
         """Return the job that pretrains a variant with the given seed."""
         variant = VARIANTS[name]
         rate = self.tuned_rate(variant.optimizer)
-        run = Run(variant, seed, rate, phase_steps(self.num_steps(variant)))
+        run = Run(variant, seed, rate, self._phase_steps(self.num_steps(variant)))
         return self._job(f"{name}, seed {seed}", self.directory(name, seed), run)
 
     def directory(self, name: str, seed: int) -> Path:
         """Return the folder of a pretraining run, which contains its work directory, "run"."""
         return self.work / f"runs/{name}-{seed}"
+
+    def _phase_steps(self, num_steps: int) -> tuple[int, ...]:
+        return phase_steps(num_steps, len(self.settings.lengths))
 
     def _job(self, name: str, directory: Path, run: Run) -> Job:
         values = self._config(run, directory / "run")

@@ -73,7 +73,7 @@ def draw(variants: dict[str, Any], file: Path) -> None:
             for piece in _pieces(run):
                 curves.plot(*piece, linewidth=1.3, label=label, **shown)
                 label = None
-    curves.set_xlabel("model FLOPs (each curve has a gap where the rows become longer)")
+    curves.set_xlabel("model FLOPs (a curve has a gap where the rows become longer)")
     curves.set_ylabel("held-out masked-LM loss, nats")
     curves.grid(alpha=0.3)
     curves.legend(frameon=False, ncols=2)
@@ -86,14 +86,11 @@ def draw(variants: dict[str, Any], file: Path) -> None:
 
 def _pieces(run: dict[str, Any]) -> Iterator[tuple[list[float], list[float]]]:
     """Yield the FLOPs and the losses of a run's evaluations in each phase."""
-    first, _ = run["phase_steps"]
-    short, long = run["phase_flops"]
-    in_first = [(step * short, loss) for step, loss in run["curve"] if step <= first]
-    in_second = [
-        (first * short + (step - first) * long, loss) for step, loss in run["curve"] if step > first
-    ]
-    for piece in (in_first, in_second):
-        yield [flops for flops, _ in piece], [loss for _, loss in piece]
+    start = spent = 0
+    for num_steps, flops in zip(run["phase_steps"], run["phase_flops"], strict=True):
+        piece = [(step, loss) for step, loss in run["curve"] if start < step <= start + num_steps]
+        yield [spent + (step - start) * flops for step, _ in piece], [loss for _, loss in piece]
+        start, spent = start + num_steps, spent + num_steps * flops
 
 
 def _dots(
@@ -119,8 +116,13 @@ def _dots(
 
 
 def _percent(run: dict[str, Any], name: str) -> float | None:
-    score = run["scores"].get(name, {}).get("score")
-    return None if score is None else 100 * score
+    """Return a run's score; for a task, the best score of all learning rates."""
+    scores = [
+        100 * result["score"]
+        for stem, result in run["scores"].items()
+        if (stem == name or stem.startswith(f"{name}-")) and result["score"] is not None
+    ]
+    return max(scores, default=None)
 
 
 def _spread(values: Sequence[float | None], digits: int) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -28,10 +27,11 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "finetuning"), st
 
 from commands import claim, locked  # noqa: E402
 from corpus import description_of, opened, prepare  # noqa: E402
-from jobs import Job, in_parallel, required, run_all  # noqa: E402
+from jobs import Job, Published, adopt, in_parallel, required, run_all  # noqa: E402
+from options import CHANGEABLE, SETTINGS, arguments  # noqa: E402
 from pretraining import Laboratory  # noqa: E402
 from report import draw, table, tuning_table  # noqa: E402
-from scores import Scorer  # noqa: E402
+from scores import EPOCHS, Scorer  # noqa: E402
 from step_reduction import reduction_lines, step_reduction  # noqa: E402
 from variants import SHORTER, VARIANTS, Settings  # noqa: E402
 
@@ -39,102 +39,6 @@ from bert_jax.files import write_file  # noqa: E402
 from bert_jax.json_files import read_json_object  # noqa: E402
 from bert_jax.processes import tune_malloc_for_training  # noqa: E402
 from bert_jax.runs.runtime import enable_compilation_cache  # noqa: E402
-
-STEPS = ("prepare", "tune", "train", "score", "report")
-# The options that determine the results; all runs in a --work folder share them.
-_SETTINGS = (
-    *("tokens", "lengths", "batch_tokens", "dtype", "tuning_fraction"),
-    *("pairs", "finetuning_rates", "fast"),
-)
-# Further options to store with the results. They may change between two commands with the same
-# --work folder; a wider grid of learning rates, for example, reuses the runs of a narrower one.
-_CHANGEABLE = ("adamw_rates", "muon_rates", "seeds", "parallel")
-_FAST = {
-    "tokens": 512 * 16,
-    "batch_tokens": 512,
-    "adamw_rates": [1e-3, 2e-3],
-    "muon_rates": [1e-3, 2e-3],
-    "finetuning_rates": [3e-4],
-    "pairs": 2,
-    "seeds": 1,
-}
-
-
-def arguments(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    number = parser.add_argument
-    number("--data", type=Path, required=True, help="folder with the data sets")
-    number("--work", type=Path, required=True, help="folder for the runs and the results")
-    corpora = "folder with the prepared corpora (default: corpora in --work)"
-    number("--corpora", type=Path, help=corpora)
-    published = "results.json whose runs are included instead of repeated"
-    number("--extend", type=Path, metavar="FILE", help=published)
-    steps = "steps of the experiment to perform (default: all)"
-    number("--steps", nargs="+", choices=STEPS, default=list(STEPS), help=steps)
-    variants = "variants to include (default: all)"
-    names = list(VARIANTS)
-    number("--variants", nargs="+", choices=names, default=names, help=variants)
-    tokens = "number of training tokens for BERT's recipe, which sets the FLOPs of all variants"
-    number("--tokens", type=int, default=40_000_000, help=tokens)
-    number("--seeds", type=int, default=2, help="number of seeds for every variant")
-    lengths = "row lengths of the two phases, in tokens"
-    number("--lengths", nargs=2, type=int, default=[32, 128], help=lengths)
-    number("--batch-tokens", type=int, default=8_192, help="number of tokens in a batch")
-    rates = [5e-4, 1e-3, 2e-3, 4e-3]
-    tried = "learning rates to try with AdamW"
-    number("--adamw-rates", nargs="+", type=float, default=rates, help=tried)
-    rates = [1e-3, 2e-3, 4e-3, 8e-3]
-    tried = "learning rates to try with Muon"
-    number("--muon-rates", nargs="+", type=float, default=rates, help=tried)
-    share = "length of the runs that tune the learning rates, as a fraction of a full run"
-    number("--tuning-fraction", type=float, default=0.25, help=share)
-    rates = [1e-4, 3e-4, 1e-3]
-    tried = "learning rates to try for fine-tuning"
-    number("--finetuning-rates", nargs="+", type=float, default=rates, help=tried)
-    number("--pairs", type=int, default=100, help="number of minimal pairs per paradigm")
-    dtype = "floating-point type for the computation"
-    number("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype)
-    workers = "number of processes that make batches for a run"
-    number("--loader-workers", type=int, default=0, help=workers)
-    parallel = "number of processes that train or score at the same time"
-    number("--parallel", type=int, default=1, help=parallel)
-    number(
-        "--fast",
-        action="store_true",
-        help="quick check of the experiment with a tiny model and little data",
-    )
-    args = parser.parse_args(words)
-    if args.fast:
-        parser.set_defaults(**_FAST)
-        args = parser.parse_args(words)
-    check(args, parser)
-    args.data, args.work = args.data.resolve(), args.work.resolve()
-    return args
-
-
-def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Exit with a message if options contradict each other or a file is missing."""
-    short, long = args.lengths
-    if not 0 < short < long:
-        parser.error(
-            f"--lengths={short} {long}: not positive and increasing. Give two positive lengths, "
-            "the smaller one first"
-        )
-    if args.batch_tokens < 1 or args.batch_tokens % short or args.batch_tokens % long:
-        parser.error(
-            f"--batch-tokens={args.batch_tokens}: not a multiple of both --lengths. Use a multiple "
-            f"of {math.lcm(short, long)}"
-        )
-    if len(args.adamw_rates) != len(args.muon_rates):
-        parser.error(
-            f"--adamw-rates: {len(args.adamw_rates)} rates, but --muon-rates has "
-            f"{len(args.muon_rates)}. Try the same number of rates with each optimizer"
-        )
-    if args.extend and not args.extend.is_file():
-        parser.error(f"--extend={args.extend}: is not a file. Give the path of a results.json")
 
 
 def corpora_of(args: argparse.Namespace) -> Path:
@@ -218,7 +122,7 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
             variants[variant.name] = described | {"runs": runs}
     return {
         "date": datetime.date.today().isoformat(),
-        "settings": {name: getattr(args, name) for name in (*_SETTINGS, *_CHANGEABLE)},
+        "settings": {name: getattr(args, name) for name in (*SETTINGS, *CHANGEABLE)},
         "corpora": description_of(lab.manifests),
         "tuning": {
             name: {f"{rate:g}": loss for rate, loss in lab.tuning_losses(name).items()}
@@ -236,22 +140,35 @@ def run_results(pretrained: Job, name: str, args: argparse.Namespace) -> dict[st
     """Return the results of a pretraining run, with the scores that exist so far."""
     jobs = scoring_jobs(pretrained, name, args)
     scores = {score: result for score, job in jobs.items() if (result := job.result())}
+    for task in EPOCHS:
+        # The report contains the best score of all learning rates.
+        rates = [score for score in jobs if score.startswith(f"{task}-")]
+        if not scores.keys() >= set(rates):
+            scores = {score: result for score, result in scores.items() if score not in rates}
     finished = {pretrained.output.stem: pretrained} | {score: jobs[score] for score in scores}
     hashes = {stem: job.recipe_hash for stem, job in finished.items()}
     return required(pretrained) | {"scores": scores, "recipes": hashes}
 
 
 def extend(args: argparse.Namespace) -> None:
-    """Adopt all fully scored runs from a results file; exit if their settings differ."""
+    """Adopt fully scored runs of the chosen variants from a results file.
+
+    Exit if their settings differ. Runs that diverged have no scores.
+    """
     lab = laboratory(args)
-    for name, variant in read_json_object(args.extend)["variants"].items():
-        if name not in VARIANTS:
-            raise SystemExit(
-                f"--extend={args.extend}: unknown variant {name!r}. Use the version of the code "
-                "that wrote this file"
-            )
+    published = read_json_object(args.extend).get("variants")
+    if not isinstance(published, dict):
+        raise SystemExit(f"--extend={args.extend}: contains no results. Give a results.json")
+    if unknown := published.keys() - VARIANTS.keys():
+        raise SystemExit(
+            f"--extend={args.extend}: unknown variant {min(unknown)!r}. Use the version of the "
+            "code that wrote this file"
+        )
+    for name in args.variants:
         optimizer = VARIANTS[name].optimizer
-        for seed, run in variant["runs"].items():
+        for seed, run in published.get(name, {"runs": {}})["runs"].items():
+            if int(seed) >= args.seeds:
+                continue
             if not lab.is_tuned(optimizer):
                 raise SystemExit(
                     f"--extend={args.extend}: the learning rate of {optimizer} is not tuned in "
@@ -261,10 +178,13 @@ def extend(args: argparse.Namespace) -> None:
             pretrained = lab.training_job(name, int(seed))
             jobs = scoring_jobs(pretrained, name, args)
             scores, hashes = run.pop("scores"), run.pop("recipes")
-            if scores.keys() == jobs.keys():
-                pretrained.adopt(run, hashes[pretrained.output.stem])
-                for score, result in scores.items():
-                    jobs[score].adopt(result, hashes[score])
+            if run["diverged"] or scores.keys() == jobs.keys():
+                adopt(
+                    Published(pretrained, run, hashes[pretrained.output.stem]),
+                    [Published(jobs[score], scores[score], hashes[score]) for score in scores],
+                )
+            else:
+                print(f"{pretrained.name}: not included, since its scores are not the same set")
 
 
 def write_report(args: argparse.Namespace) -> None:
@@ -286,8 +206,8 @@ def write_report(args: argparse.Namespace) -> None:
 
 def main(words: Sequence[str]) -> None:
     """Perform the requested steps."""
-    args = arguments(words)
-    claim(args.work, {name: getattr(args, name) for name in _SETTINGS})
+    args = arguments(words, __doc__)
+    claim(args.work, {name: getattr(args, name) for name in SETTINGS})
     if "prepare" in args.steps and not args.corpora:
         with locked(args.work / "corpora.lock"):
             prepare(args.data, args.work, args.lengths, fast=args.fast)

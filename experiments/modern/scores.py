@@ -22,7 +22,8 @@ HELD_OUT, BLIMP = "held-out", "BLiMP"
 EPOCHS = {"SST-2": 1, "STS-B": 4}
 SENTENCES = 16_000
 BATCH_SIZE = 32
-# The maximum number of tokens in an example; longer ones are truncated.
+# The maximum number of tokens in an example, unless the models have fewer positions; longer ones
+# are truncated.
 MAX_LENGTH = 64
 
 
@@ -34,7 +35,7 @@ class Scorer:
     work: the folder for the runs.
     corpora: the corpora whose held-out sets are used for scoring, one for each row length.
     max_pairs: the number of minimal pairs from each paradigm.
-    learning_rates: the learning rates for fine-tuning; only the best score is reported.
+    learning_rates: the learning rates for fine-tuning; the report contains the best score.
     dtype: the floating-point type for fine-tuning. The other scores are computed in float32.
     fast: whether to use only a few examples.
     """
@@ -61,21 +62,28 @@ class Scorer:
         run = directory / "run"
         tasks = [
             job(
-                name,
-                self._task_settings(name),
-                lambda name=name: self._fine_tuned(name, run, directory / "sweeps" / name),
+                f"{name}-{rate:g}",
+                self._task_settings(name, rate),
+                lambda name=name, rate=rate: self._fine_tuned(
+                    name, rate, run, directory / f"sweeps/{name}-{rate:g}"
+                ),
             )
             for name in EPOCHS
+            for rate in self.learning_rates
         ]
         held_out = job(HELD_OUT, {}, lambda: self._on_held_out_text(run))
         pairs = {"max_pairs": self.max_pairs}
         further = [job(BLIMP, pairs, lambda: self._on_minimal_pairs(run)), *tasks]
         return [held_out, *(further if everything else ())]
 
-    def _task_settings(self, name: str) -> dict[str, Any]:
-        """Return the settings that determine a task's score."""
-        settings = {"learning_rates": list(self.learning_rates), "dtype": self.dtype}
-        settings |= {"epochs": EPOCHS[name], "batch_size": BATCH_SIZE, "length": MAX_LENGTH}
+    @property
+    def _max_length(self) -> int:
+        return min(MAX_LENGTH, int(self.corpora[-1].name))
+
+    def _task_settings(self, name: str, rate: float) -> dict[str, Any]:
+        """Return the settings that determine a task's score at one learning rate."""
+        settings: dict[str, Any] = {"learning_rate": rate, "dtype": self.dtype}
+        settings |= {"epochs": EPOCHS[name], "batch_size": BATCH_SIZE, "length": self._max_length}
         return settings | ({"sentences": SENTENCES} if name == "SST-2" else {})
 
     def _on_held_out_text(self, run: Path) -> dict[str, Any]:
@@ -94,9 +102,10 @@ class Scorer:
             "phenomena": scores.by_phenomenon,
         }
 
-    def _fine_tuned(self, name: str, run: Path, output: Path) -> dict[str, Any]:
+    def _fine_tuned(self, name: str, rate: float, run: Path, output: Path) -> dict[str, Any]:
         task = TASKS[name]
-        words = [f"init_from={run}", f"max_length={MAX_LENGTH}", f"compute.dtype={self.dtype}"]
+        words = [f"init_from={run}", f"max_length={self._max_length}"]
+        words += [f"compute.dtype={self.dtype}"]
         words += ["dropout=0.0", "head_dropout=0.0", "evaluations_per_epoch=1"]
         words += [word.removeprefix("--config.") for word in self._files(name).overrides(task)]
         recipe = ROOT / f"configs/finetune/{task.recipe}.py"
@@ -104,25 +113,17 @@ class Scorer:
             load_config(recipe, words, kind="finetune"),
             output,
             batch_sizes=(BATCH_SIZE,),
-            learning_rates=self.learning_rates,
+            learning_rates=(rate,),
             num_epochs=(1 if self.fast else EPOCHS[name],),
             num_seeds=1,
             keep="none",
         )
         if not result.finished:
             raise SystemExit(f"{output}: stopped. Repeat the command to resume")
-        metric = result.results.metric
-        by_rate = {
-            each.hyperparameters.learning_rate: None
-            if each.diverged
-            else at_the_end(each, output)[metric]
-            for each in result.results.runs
-        }
-        scores = [score for score in by_rate.values() if score is not None]
+        (each,) = result.results.runs
         return {
-            "score": max(scores) if scores else None,
+            "score": None if each.diverged else at_the_end(each, output)[result.results.metric],
             "metric": task.metric,
-            "by_learning_rate": {f"{rate:g}": score for rate, score in by_rate.items()},
             "chance": result.results.chance,
         }
 

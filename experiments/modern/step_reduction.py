@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from variants import SHORTER
@@ -22,20 +22,22 @@ def step_reduction(variants: Mapping[str, Any], length: int) -> dict[str, Any] |
     """Return how many steps Muon needs to reach the final loss of BERT's recipe.
 
     The loss of Muon's runs is interpolated linearly between the numbers of steps that were trained;
-    each of these runs has its own complete schedule. All losses are means over the same seeds:
-    those with which all of these variants are scored. Variants without any score are left out.
+    each of these runs has its own complete schedule. Since the loss falls more slowly the longer
+    the runs are, the interpolation tends to overestimate the steps. Only seeds with which all
+    of these variants are scored are included. Variants without any score are left out.
 
     Args:
       variants: the results of each variant, keyed by its name.
       length: the length of the held-out rows.
 
     Returns:
-      The seeds, the loss of BERT's recipe, the number of steps and the loss of Muon's runs, and the
-      number of steps at which Muon reaches the loss of BERT's recipe. These steps are also given as
-      a fraction of the steps of BERT's recipe, and their FLOPs, including Muon's matrix products,
-      as a fraction of its FLOPs. `bound` is "at most" if even the shortest runs reach the loss of
-      BERT's recipe, "more than" if even the longest runs do not reach it, and empty otherwise.
-      None if BERT's recipe or Muon is not scored, or if they are not scored with a common seed.
+      The loss of BERT's recipe, the number of steps and the loss of Muon's runs, and the number of
+      steps at which Muon reaches the loss of BERT's recipe, all for the mean losses of the seeds;
+      `by_seed` contains the same for each seed. These steps are also given as a fraction of the
+      steps of BERT's recipe, and their FLOPs, including Muon's matrix products, as a fraction of
+      its FLOPs. `bound` is "at most" if even the shortest runs reach the loss of BERT's recipe,
+      "more than" if even the longest runs do not reach it, and empty otherwise. None if BERT's
+      recipe or Muon is not scored, or if they are not scored with a common seed.
     """
     scored = {
         name: runs
@@ -44,12 +46,20 @@ def step_reduction(variants: Mapping[str, Any], length: int) -> dict[str, Any] |
     }
     if "bert" not in scored or len(scored) == 1:
         return None
-    seeds = set.intersection(*map(set, scored.values()))
+    seeds = sorted(set.intersection(*map(set, scored.values())))
     if not seeds:
         return None
-    means = {name: _means(runs, seeds, length) for name, runs in scored.items()}
-    bert = means.pop("bert")
-    runs = sorted(means.values(), key=lambda each: each.steps)
+
+    def reduction(seeds: Sequence[str]) -> dict[str, Any]:
+        means = {name: _means(runs, seeds, length) for name, runs in scored.items()}
+        return _reduction(means.pop("bert"), means.values())
+
+    return reduction(seeds) | {"by_seed": {seed: reduction([seed]) for seed in seeds}}
+
+
+def _reduction(bert: _Means, muon: Iterable[_Means]) -> dict[str, Any]:
+    """Compare runs of Muon that have different numbers of steps with runs of BERT's recipe."""
+    runs = sorted(muon, key=lambda each: each.steps)
     reached, bound = runs[-1].steps, "more than"
     for before, run in zip([None, *runs], runs, strict=False):
         if run.loss <= bert.loss:
@@ -59,7 +69,6 @@ def step_reduction(variants: Mapping[str, Any], length: int) -> dict[str, Any] |
                 reached, bound = round(before.steps + part * (run.steps - before.steps)), ""
             break
     return {
-        "seeds": sorted(seeds),
         "bert_loss": bert.loss,
         "muon_losses": {run.steps: run.loss for run in runs},
         "bound": bound,
@@ -74,22 +83,23 @@ def reduction_lines(reductions: Mapping[str, dict[str, Any] | None]) -> Iterator
     for length, reduction in reductions.items():
         if reduction is None:
             continue
-        steps, share, share_of_flops = (
-            f"{reduction['bound']} {number}".strip()
-            for number in (
-                f"{reduction['steps']:,}",
-                f"{reduction['share']:.0%}",
-                f"{reduction['share_of_flops']:.0%}",
-            )
+        steps = _bounded(reduction, f"{reduction['steps']:,}")
+        share = _bounded(reduction, f"{reduction['share']:.0%}")
+        share_of_flops = _bounded(reduction, f"{reduction['share_of_flops']:.0%}")
+        by_seed = ", ".join(
+            _bounded(each, f"{each['share']:.0%} with seed {seed}")
+            for seed, each in reduction["by_seed"].items()
         )
-        seeds = reduction["seeds"]
         yield ""
         yield (
             f"On rows of {length} tokens, Muon needs {steps} steps to reach the loss of BERT's "
-            f"recipe ({reduction['bert_loss']:.3f}). This is {share} of that recipe's steps and, "
-            f"with Muon's matrix products included, {share_of_flops} of its FLOPs (seed"
-            f"{'s' if len(seeds) > 1 else ''} {', '.join(seeds)})."
+            f"recipe ({reduction['bert_loss']:.3f}). This is {share} of that recipe's steps "
+            f"({by_seed}) and, with Muon's matrix products included, {share_of_flops} of its FLOPs."
         )
+
+
+def _bounded(reduction: Mapping[str, Any], number: str) -> str:
+    return f"{reduction['bound']} {number}".strip()
 
 
 class _Means(NamedTuple):
@@ -106,8 +116,8 @@ def _scored_runs(variant: Mapping[str, Any] | None, length: int) -> dict[str, An
     return {seed: run for seed, run in runs.items() if held_out_loss(run, length) is not None}
 
 
-def _means(runs: Mapping[str, Any], seeds: Collection[str], length: int) -> _Means:
+def _means(runs: Mapping[str, Any], seeds: Iterable[str], length: int) -> _Means:
     """Return the means over a variant's runs with the given seeds."""
-    chosen = [runs[seed] for seed in sorted(seeds)]
+    chosen = [runs[seed] for seed in seeds]
     loss = statistics.fmean(run["scores"]["held-out"][str(length)]["mlm_loss"] for run in chosen)
     return _Means(loss, chosen[0]["steps"], chosen[0]["flops"] + chosen[0]["muon_flops"])

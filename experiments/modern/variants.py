@@ -100,7 +100,7 @@ class Settings:
     """
 
     tokens: int
-    lengths: tuple[int, int]
+    lengths: tuple[int, ...]
     batch_tokens: int
     dtype: str
     fast: bool
@@ -111,8 +111,10 @@ class Settings:
         return max(2, round(self.tokens / self.batch_tokens))
 
 
-def phase_steps(num_steps: int) -> tuple[int, int]:
-    """Return the number of steps in each phase of a run with `num_steps` steps."""
+def phase_steps(num_steps: int, num_phases: int) -> tuple[int, ...]:
+    """Return the number of steps in each phase of a run with one or two phases."""
+    if num_phases == 1:
+        return (num_steps,)
     second = max(1, round(SECOND_PHASE * num_steps))
     return num_steps - second, second
 
@@ -219,7 +221,7 @@ class Cost(NamedTuple):
         """Return the number of steps, at least two, whose model FLOPs are closest to a budget."""
 
         def flops(num_steps: int) -> int:
-            return self.model_flops(phase_steps(num_steps))
+            return self.model_flops(phase_steps(num_steps, len(self.phase_flops)))
 
         # The FLOPs increase with the number of steps, so bisection finds the smallest number that
         # reaches the budget.

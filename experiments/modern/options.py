@@ -1,0 +1,135 @@
+"""Define, parse and check the command-line options."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from variants import VARIANTS
+
+STEPS = ("prepare", "tune", "train", "score", "report")
+# The options that determine the results; all runs in a --work folder share them.
+SETTINGS = ("tokens", "lengths", "batch_tokens", "dtype", "tuning_fraction", "fast")
+# Further options to store with the results. They may change between two commands with the same
+# --work folder; a wider grid of learning rates, for example, reuses the runs of a narrower one.
+CHANGEABLE = ("adamw_rates", "muon_rates", "finetuning_rates", "pairs", "seeds", "parallel")
+_FAST = {
+    "tokens": 512 * 16,
+    "batch_tokens": 512,
+    "adamw_rates": [1e-3, 2e-3],
+    "muon_rates": [1e-3, 2e-3],
+    "finetuning_rates": [3e-4],
+    "pairs": 2,
+    "seeds": 1,
+}
+
+
+def arguments(words: Sequence[str], description: str) -> argparse.Namespace:
+    """Parse the command line; exit with a message if an option is wrong."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    option = parser.add_argument
+    option("--data", type=Path, required=True, help="folder with the data sets")
+    option("--work", type=Path, required=True, help="folder for the runs and the results")
+    corpora = "folder with the prepared corpora (default: corpora in --work)"
+    option("--corpora", type=Path, help=corpora)
+    published = "results.json whose runs are included instead of repeated"
+    option("--extend", type=Path, metavar="FILE", help=published)
+    steps = "steps of the experiment to perform (default: all)"
+    option("--steps", nargs="+", choices=STEPS, default=list(STEPS), help=steps)
+    variants = "variants to include (default: all)"
+    names = list(VARIANTS)
+    option("--variants", nargs="+", choices=names, default=names, help=variants)
+    tokens = "number of training tokens for BERT's recipe, which sets the FLOPs of all variants"
+    option("--tokens", type=whole_number, default=40_000_000, help=tokens)
+    option("--seeds", type=whole_number, default=2, help="number of seeds for every variant")
+    lengths = "row length in tokens, or one row length for each of two phases"
+    option("--lengths", nargs="+", type=whole_number, default=[32, 128], help=lengths)
+    option("--batch-tokens", type=whole_number, default=8_192, help="number of tokens in a batch")
+    rates = [5e-4, 1e-3, 2e-3, 4e-3]
+    tried = "learning rates to try with AdamW"
+    option("--adamw-rates", nargs="+", type=learning_rate, default=rates, help=tried)
+    rates = [1e-3, 2e-3, 4e-3, 8e-3]
+    tried = "learning rates to try with Muon"
+    option("--muon-rates", nargs="+", type=learning_rate, default=rates, help=tried)
+    share = "length of the runs that tune the learning rates, as a fraction of a full run"
+    option("--tuning-fraction", type=float, default=0.25, help=share)
+    rates = [1e-4, 3e-4, 1e-3]
+    tried = "learning rates to try for fine-tuning"
+    option("--finetuning-rates", nargs="+", type=learning_rate, default=rates, help=tried)
+    option("--pairs", type=whole_number, default=100, help="number of minimal pairs per paradigm")
+    dtype = "floating-point type for the computation"
+    option("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype)
+    workers = "number of processes that make batches for a run"
+    option("--loader-workers", type=int, default=0, help=workers)
+    parallel = "number of processes that train or score at the same time"
+    option("--parallel", type=whole_number, default=1, help=parallel)
+    option(
+        "--fast",
+        action="store_true",
+        help="quick check of the experiment with a tiny model and little data",
+    )
+    args = parser.parse_args(words)
+    if args.fast:
+        parser.set_defaults(**_FAST)
+        args = parser.parse_args(words)
+    check(args, parser)
+    args.data, args.work = args.data.resolve(), args.work.resolve()
+    return args
+
+
+def whole_number(word: str) -> int:
+    """Convert an option to a positive whole number."""
+    if (value := int(word)) < 1:
+        raise argparse.ArgumentTypeError(f"{word}: not positive. Use a whole number from 1 on")
+    return value
+
+
+def learning_rate(word: str) -> float:
+    """Convert an option to a learning rate."""
+    if not 0 < (value := float(word)) < math.inf:
+        raise argparse.ArgumentTypeError(f"{word}: not a learning rate. Use a positive number")
+    return value
+
+
+def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Exit with a message if options contradict each other or a file is missing."""
+    lengths = " ".join(map(str, args.lengths))
+    if len(args.lengths) > 2:
+        parser.error(f"--lengths={lengths}: more than two phases. Give one length or two")
+    if len(args.lengths) == 2 and args.lengths[0] >= args.lengths[1]:
+        parser.error(f"--lengths={lengths}: not increasing. Give the smaller length first")
+    if args.batch_tokens % (multiple := math.lcm(*args.lengths)):
+        parser.error(
+            f"--batch-tokens={args.batch_tokens}: not a multiple of each length in --lengths. Use "
+            f"a multiple of {multiple}"
+        )
+    if len(args.adamw_rates) != len(args.muon_rates):
+        parser.error(
+            f"--adamw-rates: {len(args.adamw_rates)} rates, but --muon-rates has "
+            f"{len(args.muon_rates)}. Try the same number of rates with each optimizer"
+        )
+    for option in ("adamw_rates", "muon_rates", "finetuning_rates"):
+        rates = getattr(args, option)
+        if len(set(rates)) < len(rates):
+            words = f"--{option.replace('_', '-')}={' '.join(f'{rate:g}' for rate in rates)}"
+            parser.error(f"{words}: contains the same rate twice. Give each rate once")
+    if not 0 < args.tuning_fraction <= 1:
+        parser.error(
+            f"--tuning-fraction={args.tuning_fraction:g}: not a fraction of a run. Use a value "
+            "greater than 0 and at most 1"
+        )
+    if args.loader_workers < 0:
+        parser.error(f"--loader-workers={args.loader_workers}: is negative. Use 0 or more")
+    needed = {"prepare": ("corpus_small", "corpus_large"), "score": ("glue", "blimp")}
+    if args.corpora:
+        needed.pop("prepare")
+    for step, folders in needed.items():
+        for folder in folders if step in args.steps else ():
+            if not (args.data / folder).is_dir():
+                parser.error(f"--data={args.data}: has no subfolder {folder}/. Correct --data")
+    if args.extend and not args.extend.is_file():
+        parser.error(f"--extend={args.extend}: is not a file. Give the path of a results.json")
