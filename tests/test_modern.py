@@ -362,8 +362,8 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     words = ["--adamw-rates", f"{rate['bert']}", "--muon-rates", f"{rate['all']}"]
     words += ["--corpora", f"{work / 'corpora'}", "--extend", f"{work / 'results.json'}"]
     printed = run(data, tmp_path / "extended", *words[4:], code=1)
-    assert "the learning rate of adamw is not tuned" in printed
-    assert f"Add --adamw-rates {rate['bert']:g}" in printed
+    assert "the learning rates are not tuned" in printed
+    assert f"Add --adamw-rates {rate['bert']:g} --muon-rates {rate['all']:g}," in printed
     assert "started" not in run(data, tmp_path / "extended", *words)
     extended = results(tmp_path / "extended")
     assert extended["tuning"] == {} and extended["variants"] == first["variants"]
@@ -373,11 +373,11 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     assert "bert, seed 0: the published results have different settings" in printed
 
     # A wider grid of learning rates reuses the runs of the narrower one.
-    rates = ["--adamw-rates", "1e-3", "2e-3", "4e-3"]
+    rates = ["--adamw-rates", "1e-3", "2e-3", "1e-6"]
     assert "--muon-rates has 2" in run(data, work, "--steps", "tune", *rates, code=2)
     printed = run(data, work, "--steps", "tune", *rates, "--muon-rates", "1e-3", "2e-3", "8e-3")
     assert printed.count("started") == 2
-    assert "adamw at 0.004: started" in printed and "muon at 0.008: started" in printed
+    assert "adamw at 1e-06: started" in printed and "muon at 0.008: started" in printed
 
 
 def results(work: Path) -> dict[str, Any]:
@@ -471,6 +471,11 @@ def check_configs(content: dict[str, Any], work: Path) -> None:
         rows = [(phase["batch_size"], phase["sequence_length"]) for phase in phases.values()]
         assert rows[:2] == [(16, 32), (4, 128)]
     bert, everything = configs["bert"], configs["all"]
+    # With Muon, the remaining parameters keep the learning rate of BERT's recipe.
+    muon = everything["optimizer"]
+    assert muon["peak_learning_rate"] * muon["adam_rate_factor"] == pytest.approx(
+        bert["optimizer"]["peak_learning_rate"]
+    )
     for section, values in content["variants"]["all"]["changes"].items():
         for name, value in values.items():
             if name == "ffn_dim":  # --fast uses its own size.

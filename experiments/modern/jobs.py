@@ -136,8 +136,8 @@ class Published(NamedTuple):
 def adopt(run: Published, scores: Sequence[Published]) -> bool:
     """Adopt the published results of a run, together with all of its scores.
 
-    A run that was started in this folder is left alone, since the published scores belong to
-    another model.
+    A run that was started in this folder keeps its own results, since the published scores belong
+    to another model.
 
     Args:
       run: the results of the run.

@@ -70,7 +70,8 @@ class Laboratory:
         one_step_each = (1,) * len(self.settings.lengths)
         return {
             name: cost_of(
-                self._config(Run(variant, 0, 1e-3, one_step_each), Path("run")), documents_per_row
+                self._config(Run(variant, 0, 1e-3, 1e-3, one_step_each), Path("run")),
+                documents_per_row,
             )
             for name, variant in VARIANTS.items()
         }
@@ -92,17 +93,22 @@ class Laboratory:
             return {}
         variant = TUNED_WITH[optimizer]
         steps = max(1, round(self.tuning_fraction * self.num_steps(variant)))
-        return {
-            rate: self._job(
-                f"{optimizer} at {rate:g}",
-                self.work / f"tuning/{optimizer}-{rate:g}",
-                Run(variant, TUNING_SEED, rate, (steps,)),
-            )
-            for rate in rates
-        }
+        jobs = {}
+        for rate in rates:
+            name, adamw_rate = f"{optimizer}-{rate:g}", self._adamw_rate(optimizer, rate)
+            if adamw_rate != rate:
+                name += f"-adamw-{adamw_rate:g}"
+            run = Run(variant, TUNING_SEED, rate, adamw_rate, (steps,))
+            jobs[rate] = self._job(f"{optimizer} at {rate:g}", self.work / "tuning" / name, run)
+        return jobs
 
     def is_tuned(self, optimizer: str) -> bool:
-        """Return whether all runs that tune an optimizer's learning rate are finished."""
+        """Return whether all runs that tune an optimizer's learning rate are finished.
+
+        Muon's runs use the tuned learning rate of AdamW.
+        """
+        if optimizer != REFERENCE.optimizer and not self.is_tuned(REFERENCE.optimizer):
+            return False
         return all(job.result() is not None for job in self.tuning_jobs(optimizer).values())
 
     def tuned_rate(self, optimizer: str) -> float:
@@ -125,12 +131,18 @@ class Laboratory:
         """Return the job that pretrains a variant with the given seed."""
         variant = VARIANTS[name]
         rate = self.tuned_rate(variant.optimizer)
-        run = Run(variant, seed, rate, self._phase_steps(self.num_steps(variant)))
+        adamw_rate = self._adamw_rate(variant.optimizer, rate)
+        run = Run(variant, seed, rate, adamw_rate, self._phase_steps(self.num_steps(variant)))
         return self._job(f"{name}, seed {seed}", self.directory(name, seed), run)
 
     def directory(self, name: str, seed: int) -> Path:
         """Return the folder of a pretraining run, which contains its work directory, "run"."""
         return self.work / f"runs/{name}-{seed}"
+
+    def _adamw_rate(self, optimizer: str, rate: float) -> float:
+        """Return the learning rate of the parameters that AdamW updates."""
+        reference = REFERENCE.optimizer
+        return rate if optimizer == reference else self.tuned_rate(reference)
 
     def _phase_steps(self, num_steps: int) -> tuple[int, ...]:
         return phase_steps(num_steps, len(self.settings.lengths))

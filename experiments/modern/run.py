@@ -33,7 +33,7 @@ from pretraining import Laboratory  # noqa: E402
 from report import draw, table, tuning_table  # noqa: E402
 from scores import EPOCHS, Scorer  # noqa: E402
 from step_reduction import reduction_lines, step_reduction  # noqa: E402
-from variants import SHORTER, VARIANTS, Settings  # noqa: E402
+from variants import REFERENCE, SHORTER, VARIANTS, Settings  # noqa: E402
 
 from bert_jax.files import write_file  # noqa: E402
 from bert_jax.json_files import read_json_object  # noqa: E402
@@ -75,8 +75,9 @@ def scoring_jobs(pretrained: Job, name: str, args: argparse.Namespace) -> dict[s
 
 
 def optimizers(args: argparse.Namespace) -> list[str]:
-    """Return the optimizers that the variants use."""
-    return list(dict.fromkeys(VARIANTS[name].optimizer for name in args.variants))
+    """Return the optimizers to tune: AdamW, and then Muon, which needs AdamW's learning rate."""
+    used = [REFERENCE.optimizer, *(VARIANTS[name].optimizer for name in args.variants)]
+    return list(dict.fromkeys(used))
 
 
 def run_jobs(args: argparse.Namespace) -> None:
@@ -85,7 +86,8 @@ def run_jobs(args: argparse.Namespace) -> None:
     tune_malloc_for_training()
     enable_compilation_cache()
     if "tune" in args.steps:
-        run_all([job for name in optimizers(args) for job in lab.tuning_jobs(name).values()])
+        for name in optimizers(args):
+            run_all(list(lab.tuning_jobs(name).values()))
     # Train all variants with one seed before the next one, so that later seeds can reuse the
     # compiled programs.
     pairs = [(name, seed) for seed in range(args.seeds) for name in args.variants]
@@ -124,6 +126,7 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "settings": {name: getattr(args, name) for name in (*SETTINGS, *CHANGEABLE)},
         "corpora": description_of(lab.manifests),
+        "learning_rates": {name: lab.tuned_rate(name) for name in tuned},
         "tuning": {
             name: {f"{rate:g}": loss for rate, loss in lab.tuning_losses(name).items()}
             for name in tuned
@@ -156,25 +159,25 @@ def extend(args: argparse.Namespace) -> None:
     Exit if their settings differ. Runs that diverged have no scores.
     """
     lab = laboratory(args)
-    published = read_json_object(args.extend).get("variants")
-    if not isinstance(published, dict):
+    content = read_json_object(args.extend)
+    published, rates = content.get("variants"), content.get("learning_rates")
+    if not isinstance(published, dict) or not isinstance(rates, dict):
         raise SystemExit(f"--extend={args.extend}: contains no results. Give a results.json")
     if unknown := published.keys() - VARIANTS.keys():
         raise SystemExit(
             f"--extend={args.extend}: unknown variant {min(unknown)!r}. Use the version of the "
             "code that wrote this file"
         )
+    if not all(map(lab.is_tuned, rates)):
+        options = " ".join(f"--{name}-rates {rate:g}" for name, rate in rates.items())
+        raise SystemExit(
+            f"--extend={args.extend}: the learning rates are not tuned in {args.work}. Add "
+            f"{options}, which are the rates of these results"
+        )
     for name in args.variants:
-        optimizer = VARIANTS[name].optimizer
         for seed, run in published.get(name, {"runs": {}})["runs"].items():
             if int(seed) >= args.seeds:
                 continue
-            if not lab.is_tuned(optimizer):
-                raise SystemExit(
-                    f"--extend={args.extend}: the learning rate of {optimizer} is not tuned in "
-                    f"{args.work}. Add --{optimizer}-rates {run['learning_rate']:g}, which is the "
-                    "rate of the earlier runs"
-                )
             pretrained = lab.training_job(name, int(seed))
             jobs = scoring_jobs(pretrained, name, args)
             scores, hashes = run.pop("scores"), run.pop("recipes")

@@ -126,12 +126,15 @@ class Run:
     variant: the variant.
     seed: the random seed.
     learning_rate: the peak learning rate.
+    adamw_rate: the peak learning rate of the parameters that AdamW updates. With Muon, it differs
+      from `learning_rate`.
     phase_steps: the number of steps in each phase; a run may consist of only the first phase.
     """
 
     variant: Variant
     seed: int
     learning_rate: float
+    adamw_rate: float
     phase_steps: tuple[int, ...]
 
     @property
@@ -195,6 +198,8 @@ def config_of(run: Run, settings: Settings, places: Places, num_workers: int = 0
         "loader": {"num_workers": num_workers},
     }
     config = overlaid(config, run.variant.changes)
+    if run.variant.optimizer == "muon":
+        config["optimizer"]["adam_rate_factor"] = run.adamw_rate / run.learning_rate
     if settings.fast:
         config["model"] |= _FAST_SIZES
     return config
