@@ -181,6 +181,8 @@ def test_the_table_contains_means_and_deviations() -> None:
         seed: {
             **{"parameters": 5_380_000, "learning_rate": 1e-3, "steps": 1_000, "tokens": 2e6},
             **{"flops": 3e14, "muon_flops": 5e13, "seconds": 60, "diverged": ""},
+            **{"phase_steps": [500, 500], "phase_flops": [1e11, 2e11]},
+            "curve": [[250, 7.0], [500, loss + 1], [501, 8.0], [1_000, loss]],
             "scores": {"held-out": {"32": {"mlm_loss": loss}}, "BLiMP": {"score": 0.6}} | scores,
         }
         for seed, loss, scores in (
@@ -192,12 +194,14 @@ def test_the_table_contains_means_and_deviations() -> None:
     variants = {"bert": {"title": "BERT", "runs": runs}, "muon": {"title": "+ Muon", "runs": {}}}
     variants["muon"]["runs"] = {"0": diverged}
     program = "import json, sys; from report import table; "
-    program += "print(*table(json.loads(sys.argv[1]), [32]), sep='\\n')"
+    program += "print(*table(json.loads(sys.argv[1]), [32, 128]), sep='\\n')"
     header, _, *rows = python(program, json.dumps(variants)).splitlines()
     names, bert, muon = (row.strip("| ").split(" | ") for row in (header, *rows))
     cells = dict(zip(names, bert, strict=False))
     assert cells["recipe"] == "BERT" and cells["FLOPs incl. Muon"] == "3.5e+14"
+    assert cells["loss after phase 1"] == "5.500 ± 0.707"
     assert cells["held-out loss, rows of 32"] == "4.500 ± 0.707"
+    assert cells["held-out loss, rows of 128"] == ""
     assert cells["BLiMP accuracy, %"] == "60.0 ± 0.0"
     # The best learning rate counts, separately for each seed.
     assert cells["SST-2 accuracy, %"] == "51.0 ± 1.4"

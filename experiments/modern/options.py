@@ -57,7 +57,7 @@ def arguments(words: Sequence[str], description: str) -> argparse.Namespace:
     option("--muon-rates", nargs="+", type=learning_rate, default=rates, help=tried)
     share = "length of the runs that tune the learning rates, as a fraction of a full run"
     option("--tuning-fraction", type=float, default=0.25, help=share)
-    rates = [1e-4, 3e-4, 1e-3]
+    rates = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3]
     tried = "learning rates to try for fine-tuning"
     option("--finetuning-rates", nargs="+", type=learning_rate, default=rates, help=tried)
     option("--pairs", type=whole_number, default=100, help="number of minimal pairs per paradigm")

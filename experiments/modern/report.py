@@ -27,6 +27,8 @@ def table(variants: dict[str, Any], lengths: Sequence[int]) -> Iterator[str]:
     """Yield the lines of a Markdown table, with means and standard deviations over the seeds."""
     header = ["recipe", "parameters", "learning rate", "steps", "tokens", "FLOPs"]
     header += ["FLOPs incl. Muon", "seconds"]
+    two_phases = len(lengths) == 2
+    header += ["loss after phase 1"] if two_phases else []
     header += [f"held-out loss, rows of {length}" for length in lengths]
     header += list(_SCORES.values())
     yield "| " + " | ".join(header) + " |"
@@ -39,6 +41,7 @@ def table(variants: dict[str, Any], lengths: Sequence[int]) -> Iterator[str]:
         cells += [f"{first['tokens'] / 1e6:.1f} M", f"{first['flops']:.3g}"]
         cells += [f"{first['flops'] + first['muon_flops']:.3g}"]
         cells += [f"{statistics.fmean(run['seconds'] for run in runs):.0f}"]
+        cells += [_spread([_loss_after_phase_1(run) for run in runs], 3)] if two_phases else []
         cells += [_losses(runs, length) for length in lengths]
         scores = [[_percent(run, name) for run in runs] for name in _SCORES]
         cells += [_spread(each, 1) for each in scores]
@@ -73,7 +76,9 @@ def draw(variants: dict[str, Any], file: Path) -> None:
             for piece in _pieces(run):
                 curves.plot(*piece, linewidth=1.3, label=label, **shown)
                 label = None
-    curves.set_xlabel("model FLOPs (a curve has a gap where the rows become longer)")
+    curves.set_xlabel(
+        "FLOPs, including Muon's matrix products (a curve has a gap where the rows become longer)"
+    )
     curves.set_ylabel("held-out masked-LM loss, nats")
     curves.grid(alpha=0.3)
     curves.legend(frameon=False, ncols=2)
@@ -85,9 +90,11 @@ def draw(variants: dict[str, Any], file: Path) -> None:
 
 
 def _pieces(run: dict[str, Any]) -> Iterator[tuple[list[float], list[float]]]:
-    """Yield the FLOPs and the losses of a run's evaluations in each phase."""
-    start = spent = 0
-    for num_steps, flops in zip(run["phase_steps"], run["phase_flops"], strict=True):
+    """Yield the FLOPs so far and the losses of a run's evaluations in each phase."""
+    start, spent = 0, 0.0
+    muon = run["muon_flops"] / run["steps"]
+    for num_steps, model in zip(run["phase_steps"], run["phase_flops"], strict=True):
+        flops = model + muon
         piece = [(step, loss) for step, loss in run["curve"] if start < step <= start + num_steps]
         yield [spent + (step - start) * flops for step, _ in piece], [loss for _, loss in piece]
         start, spent = start + num_steps, spent + num_steps * flops
@@ -123,6 +130,12 @@ def _percent(run: dict[str, Any], name: str) -> float | None:
         if (stem == name or stem.startswith(f"{name}-")) and result["score"] is not None
     ]
     return max(scores, default=None)
+
+
+def _loss_after_phase_1(run: dict[str, Any]) -> float | None:
+    """Return the loss of a run's last evaluation in the first phase; None if there is none."""
+    _, losses = next(_pieces(run))
+    return losses[-1] if losses else None
 
 
 def _spread(values: Sequence[float | None], digits: int) -> str:
