@@ -103,6 +103,7 @@ def python(program: str, *words: str) -> str:
         capture_output=True,
         text=True,
         check=True,
+        timeout=120,
     )
     return ended.stdout
 
@@ -375,6 +376,15 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     words += ["--tokens", f"{512 * 8}"]
     printed = run(data, tmp_path / "other", *words, code=1)
     assert "bert, seed 0: the published results have different settings" in printed
+
+    # With a single length, all rows have this length.
+    words = ["--lengths", "32", "--variants", "bert", "--adamw-rates", "1e-3"]
+    words += ["--muon-rates", "1e-3", "--corpora", f"{work / 'corpora'}"]
+    run(data, tmp_path / "short", *words, "--steps", "train", "report")
+    short = json.loads((tmp_path / "short/results.json").read_text())["variants"]["bert"]["runs"][
+        "0"
+    ]
+    assert short["phase_steps"] == [16] and short["flops"] == 16 * short["phase_flops"][0]
 
     # A wider grid of learning rates reuses the runs of the narrower one.
     rates = ["--adamw-rates", "1e-3", "2e-3", "1e-6"]

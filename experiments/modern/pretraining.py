@@ -96,7 +96,7 @@ class Laboratory:
         jobs = {}
         for rate in rates:
             name, adamw_rate = f"{optimizer}-{rate:g}", self._adamw_rate(optimizer, rate)
-            if adamw_rate != rate:
+            if optimizer != REFERENCE.optimizer:
                 name += f"-adamw-{adamw_rate:g}"
             run = Run(variant, TUNING_SEED, rate, adamw_rate, (steps,))
             jobs[rate] = self._job(f"{optimizer} at {rate:g}", self.work / "tuning" / name, run)

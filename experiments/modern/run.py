@@ -187,7 +187,9 @@ def extend(args: argparse.Namespace) -> None:
                     [Published(jobs[score], scores[score], hashes[score]) for score in scores],
                 )
             else:
-                print(f"{pretrained.name}: not included, since its scores are not the same set")
+                print(
+                    f"{pretrained.name}: measured again, since its published scores are incomplete"
+                )
 
 
 def write_report(args: argparse.Namespace) -> None:
