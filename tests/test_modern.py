@@ -377,14 +377,7 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     printed = run(data, tmp_path / "other", *words, code=1)
     assert "bert, seed 0: the published results have different settings" in printed
 
-    # With a single length, all rows have this length.
-    words = ["--lengths", "32", "--variants", "bert", "--adamw-rates", "1e-3"]
-    words += ["--muon-rates", "1e-3", "--corpora", f"{work / 'corpora'}"]
-    run(data, tmp_path / "short", *words, "--steps", "train", "report")
-    short = json.loads((tmp_path / "short/results.json").read_text())["variants"]["bert"]["runs"][
-        "0"
-    ]
-    assert short["phase_steps"] == [16] and short["flops"] == 16 * short["phase_flops"][0]
+    check_a_single_length(data, tmp_path / "short", work / "corpora")
 
     # A wider grid of learning rates reuses the runs of the narrower one.
     rates = ["--adamw-rates", "1e-3", "2e-3", "1e-6"]
@@ -392,6 +385,16 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     printed = run(data, work, "--steps", "tune", *rates, "--muon-rates", "1e-3", "2e-3", "8e-3")
     assert printed.count("started") == 2
     assert "adamw at 1e-06: started" in printed and "muon at 0.008: started" in printed
+
+
+def check_a_single_length(data: Path, work: Path, corpora: Path) -> None:
+    """Check that a run with a single length has one phase."""
+    words = ["--lengths", "32", "--variants", "bert", "--adamw-rates", "1e-3"]
+    words += ["--muon-rates", "1e-3", "--corpora", f"{corpora}"]
+    run(data, work, *words, "--steps", "train", "report")
+    content = json.loads((work / "results.json").read_text())
+    (each,) = content["variants"]["bert"]["runs"].values()
+    assert each["phase_steps"] == [16] and each["flops"] == 16 * each["phase_flops"][0]
 
 
 def results(work: Path) -> dict[str, Any]:

@@ -84,6 +84,8 @@ REFERENCE = VARIANTS["bert"]
 TUNED_WITH = {"adamw": REFERENCE, "muon": VARIANTS["muon"]}
 # The steps of the second phase, which has longer rows, as a fraction of the steps of a run.
 SECOND_PHASE = 0.5
+# The longest sentence in BLiMP has more than 32 tokens.
+MIN_POSITIONS = 64
 # With --fast, the model has these sizes.
 _FAST_SIZES = {"hidden_dim": 32, "num_layers": 1, "num_heads": 2, "ffn_dim": 64}
 
@@ -161,7 +163,7 @@ def config_of(run: Run, settings: Settings, places: Places, num_workers: int = 0
         "num_layers": 4,
         "num_heads": 4,
         "ffn_dim": 1024,
-        "max_positions": max(settings.lengths),
+        "max_positions": max(MIN_POSITIONS, *settings.lengths),
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
     }
