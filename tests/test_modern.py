@@ -259,7 +259,7 @@ def step_reductions(inputs: Sequence[dict[str, dict[str, float | None]]]) -> lis
     """Return Muon's step reduction for each mapping from variants to their losses by seed."""
     program = "import json, sys; from step_reduction import step_reduction; "
     program += "given = json.loads(sys.argv[1]); "
-    program += "print(json.dumps([step_reduction(each, 32) for each in given]))"
+    program += "print(json.dumps([step_reduction(each, 'bert', 32) for each in given]))"
     variants = [
         {name: pretrained_results(name, losses) for name, losses in each.items()} for each in inputs
     ]
@@ -311,10 +311,34 @@ def test_step_reduction_compares_the_same_seeds() -> None:
     assert both["steps"] == 88
     assert {seed: each["steps"] for seed, each in both["by_seed"].items()} == {"0": 75, "1": 100}
     assert list(incomplete["by_seed"]) == ["0"]
-    assert incomplete["bert_loss"] == 4.5
+    assert incomplete["adamw_loss"] == 4.5
     assert incomplete["muon_losses"] == {"50": 5.0, "100": 4.0}
     assert incomplete["steps"] == 75
     assert disjoint is None
+
+
+def test_the_step_reduction_names_the_recipes_that_it_compares() -> None:
+    run = {"steps": 100, "flops": 1_000, "muon_flops": 0}
+    scores = {
+        name: {"runs": {"0": run | {"scores": {"held-out": {"128": {"mlm_loss": loss}}}}}}
+        for name, loss in {"bert": 6.0, "rotary": 4.5, "rotary_muon": 4.25}.items()
+    }
+    runs = {"steps": 50, "flops": 500, "muon_flops": 100}
+    runs |= {"scores": {"held-out": {"128": {"mlm_loss": 4.75}}}}
+    scores["rotary_muon_50"] = {"runs": {"0": runs}}
+    program = """
+import json, sys
+from step_reduction import reduction_lines, step_reduction
+variants = json.loads(sys.argv[1])
+bases = {base: {"128": step_reduction(variants, base, 128)} for base in ("bert", "rotary")}
+print("\\n".join(reduction_lines(bases)))
+"""
+    (line,) = python(program, json.dumps(scores)).strip().splitlines()
+    assert line == (
+        'On rows of 128 tokens, "+ rotary positions and Muon" needs 75 steps to reach the loss of '
+        '"+ rotary positions" (4.500). This is 75% of its steps (75% with seed 0) and, with '
+        "Muon's matrix products included, 75% of its FLOPs."
+    )
 
 
 @pytest.mark.slow
@@ -402,8 +426,8 @@ def results(work: Path) -> dict[str, Any]:
     lines = (work / "table.md").read_text().splitlines()
     titles = [line.split(" | ")[0] for line in lines[-7:-4]]
     assert titles == ["| BERT", "| all changes", "| + Muon, 50% of the steps"]
-    assert lines[-3].startswith("On rows of 32 tokens, Muon needs")
-    assert lines[-1].startswith("On rows of 128 tokens, Muon needs")
+    assert lines[-3].startswith('On rows of 32 tokens, "+ Muon" needs')
+    assert lines[-1].startswith('On rows of 128 tokens, "+ Muon" needs')
     assert (work / "comparison.png").read_bytes().startswith(b"\x89PNG")
     return content
 

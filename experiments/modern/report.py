@@ -10,11 +10,12 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from step_reduction import held_out_loss
+from variants import WITH_MUON
 
 _INK = "#333333"
 _COLORS = (
     *("#222222", "#3b6fb6", "#3f9b6c", "#b8860b", "#d9622b"),
-    *("#8a63b8", "#c2528b", "#b22222"),
+    *("#8a63b8", "#c2528b", "#b22222", "#5f6b3a"),
 )
 _SCORES = {
     "BLiMP": "BLiMP accuracy, %",
@@ -68,9 +69,14 @@ def draw(variants: dict[str, Any], file: Path) -> None:
     curves = figure.add_subplot(grid[0, :])
     full = [name for name, variant in variants.items() if variant["budget"] == 1]
     colors = dict(zip(full, _COLORS, strict=False))
+    # Shorter runs have the color of the runs with the same recipe.
+    colors |= {
+        shorter.name: colors.get(longest.name, _INK)
+        for longest, *others in WITH_MUON.values()
+        for shorter in others
+    }
     for name, variant in variants.items():
-        shown = {"color": colors.get(name, colors.get("muon", _INK))}
-        shown["linestyle"] = "-" if name in full else ":"
+        shown = {"color": colors[name], "linestyle": "-" if name in full else ":"}
         label: str | None = variant["title"]
         for run in variant["runs"].values():
             for piece in _pieces(run):

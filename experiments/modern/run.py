@@ -1,4 +1,4 @@
-r"""Compare BERT's recipe with newer choices, one at a time and all together, at equal FLOPs.
+r"""Compare BERT's recipe with newer choices, separately and combined, at equal FLOPs.
 
     python experiments/modern/run.py --data DATA --work runs/modern
 
@@ -33,7 +33,7 @@ from pretraining import Laboratory  # noqa: E402
 from report import draw, table, tuning_table  # noqa: E402
 from scores import EPOCHS, Scorer  # noqa: E402
 from step_reduction import reduction_lines, step_reduction  # noqa: E402
-from variants import REFERENCE, SHORTER, VARIANTS, Settings  # noqa: E402
+from variants import REFERENCE, VARIANTS, WITH_MUON, Settings  # noqa: E402
 
 from bert_jax.files import write_file  # noqa: E402
 from bert_jax.json_files import read_json_object  # noqa: E402
@@ -70,7 +70,7 @@ def scorer(args: argparse.Namespace) -> Scorer:
 
 def scoring_jobs(pretrained: Job, name: str, args: argparse.Namespace) -> dict[str, Job]:
     """Return the jobs that score a variant's model, keyed by the name of the score."""
-    jobs = scorer(args).jobs(pretrained, everything=VARIANTS[name] not in SHORTER)
+    jobs = scorer(args).jobs(pretrained, everything=VARIANTS[name].budget == 1)
     return {job.output.stem: job for job in jobs}
 
 
@@ -134,7 +134,8 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
         },
         "variants": variants,
         "step_reductions": {
-            str(length): step_reduction(variants, length) for length in args.lengths
+            base: {str(length): step_reduction(variants, base, length) for length in args.lengths}
+            for base in WITH_MUON
         },
     }
 

@@ -1,4 +1,4 @@
-"""Measure how many steps Muon needs to reach the final loss of BERT's recipe."""
+"""Measure how many steps a recipe needs with Muon to reach its final loss with AdamW."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from variants import SHORTER
-
-# The variants with Muon, which differ only in their number of steps.
-_MUON = ("muon", *(variant.name for variant in SHORTER))
+from variants import VARIANTS, WITH_MUON
 
 
 def held_out_loss(run: Mapping[str, Any], length: int) -> float | None:
@@ -18,8 +15,8 @@ def held_out_loss(run: Mapping[str, Any], length: int) -> float | None:
     return loss
 
 
-def step_reduction(variants: Mapping[str, Any], length: int) -> dict[str, Any] | None:
-    """Return how many steps Muon needs to reach the final loss of BERT's recipe.
+def step_reduction(variants: Mapping[str, Any], base: str, length: int) -> dict[str, Any] | None:
+    """Return how many steps a recipe needs with Muon to reach its final loss with AdamW.
 
     The loss of Muon's runs is interpolated linearly between the numbers of steps that were trained;
     each of these runs has its own complete schedule. Since the loss falls more slowly the longer
@@ -28,23 +25,24 @@ def step_reduction(variants: Mapping[str, Any], length: int) -> dict[str, Any] |
 
     Args:
       variants: the results of each variant, keyed by its name.
+      base: the name of the variant with AdamW, a key of `WITH_MUON`.
       length: the length of the held-out rows.
 
     Returns:
-      The loss of BERT's recipe, the number of steps and the loss of Muon's runs, and the number of
-      steps at which Muon reaches the loss of BERT's recipe, all for the mean losses of the seeds;
-      `by_seed` contains the same for each seed. These steps are also given as a fraction of the
-      steps of BERT's recipe, and their FLOPs, including Muon's matrix products, as a fraction of
-      its FLOPs. `bound` is "at most" if even the shortest runs reach the loss of BERT's recipe,
-      "more than" if even the longest runs do not reach it, and empty otherwise. None if BERT's
-      recipe or Muon is not scored, or if they are not scored with a common seed.
+      The loss with AdamW, the number of steps and the loss of Muon's runs, and the number of steps
+      at which Muon reaches the loss of AdamW, all for the mean losses of the seeds; `by_seed`
+      contains the same for each seed. These steps are also given as a fraction of the steps with
+      AdamW, and their FLOPs, including Muon's matrix products, as a fraction of the FLOPs with
+      AdamW. `bound` is "at most" if even the shortest runs reach the loss of AdamW, "more than" if
+      even the longest runs do not reach it, and empty otherwise. None if the variant with AdamW or
+      all variants with Muon are not scored, or if they are not scored with a common seed.
     """
     scored = {
         name: runs
-        for name in ("bert", *_MUON)
+        for name in (base, *(variant.name for variant in WITH_MUON[base]))
         if (runs := _scored_runs(variants.get(name), length))
     }
-    if "bert" not in scored or len(scored) == 1:
+    if base not in scored or len(scored) == 1:
         return None
     seeds = sorted(set.intersection(*map(set, scored.values())))
     if not seeds:
@@ -52,50 +50,57 @@ def step_reduction(variants: Mapping[str, Any], length: int) -> dict[str, Any] |
 
     def reduction(seeds: Sequence[str]) -> dict[str, Any]:
         means = {name: _means(runs, seeds, length) for name, runs in scored.items()}
-        return _reduction(means.pop("bert"), means.values())
+        return _reduction(means.pop(base), means.values())
 
     return reduction(seeds) | {"by_seed": {seed: reduction([seed]) for seed in seeds}}
 
 
-def _reduction(bert: _Means, muon: Iterable[_Means]) -> dict[str, Any]:
-    """Compare runs of Muon that have different numbers of steps with runs of BERT's recipe."""
+def _reduction(adamw: _Means, muon: Iterable[_Means]) -> dict[str, Any]:
+    """Compare runs with Muon that have different numbers of steps with runs with AdamW."""
     runs = sorted(muon, key=lambda each: each.steps)
     reached, bound = runs[-1].steps, "more than"
     for before, run in zip([None, *runs], runs, strict=False):
-        if run.loss <= bert.loss:
+        if run.loss <= adamw.loss:
             reached, bound = run.steps, "at most"
             if before is not None:
-                part = (before.loss - bert.loss) / (before.loss - run.loss)
+                part = (before.loss - adamw.loss) / (before.loss - run.loss)
                 reached, bound = round(before.steps + part * (run.steps - before.steps)), ""
             break
     return {
-        "bert_loss": bert.loss,
+        "adamw_loss": adamw.loss,
         "muon_losses": {run.steps: run.loss for run in runs},
         "bound": bound,
         "steps": reached,
-        "share": reached / bert.steps,
-        "share_of_flops": reached / runs[-1].steps * runs[-1].flops / bert.flops,
+        "share": reached / adamw.steps,
+        "share_of_flops": reached / runs[-1].steps * runs[-1].flops / adamw.flops,
     }
 
 
-def reduction_lines(reductions: Mapping[str, dict[str, Any] | None]) -> Iterator[str]:
-    """Yield a sentence on Muon's step reduction for each row length."""
-    for length, reduction in reductions.items():
-        if reduction is None:
-            continue
-        steps = _bounded(reduction, f"{reduction['steps']:,}")
-        share = _bounded(reduction, f"{reduction['share']:.0%}")
-        share_of_flops = _bounded(reduction, f"{reduction['share_of_flops']:.0%}")
-        by_seed = ", ".join(
-            _bounded(each, f"{each['share']:.0%} with seed {seed}")
-            for seed, each in reduction["by_seed"].items()
-        )
-        yield ""
-        yield (
-            f"On rows of {length} tokens, Muon needs {steps} steps to reach the loss of BERT's "
-            f"recipe ({reduction['bert_loss']:.3f}). This is {share} of that recipe's steps "
-            f"({by_seed}) and, with Muon's matrix products included, {share_of_flops} of its FLOPs."
-        )
+def reduction_lines(
+    reductions: Mapping[str, Mapping[str, dict[str, Any] | None]],
+) -> Iterator[str]:
+    """Yield a sentence on Muon's step reduction for each recipe and row length."""
+    for base, by_length in reductions.items():
+        for length, reduction in by_length.items():
+            if reduction is not None:
+                yield ""
+                yield _sentence(base, length, reduction)
+
+
+def _sentence(base: str, length: str, reduction: Mapping[str, Any]) -> str:
+    steps = _bounded(reduction, f"{reduction['steps']:,}")
+    share = _bounded(reduction, f"{reduction['share']:.0%}")
+    share_of_flops = _bounded(reduction, f"{reduction['share_of_flops']:.0%}")
+    by_seed = ", ".join(
+        _bounded(each, f"{each['share']:.0%} with seed {seed}")
+        for seed, each in reduction["by_seed"].items()
+    )
+    adamw, muon = VARIANTS[base].title, WITH_MUON[base][0].title
+    return (
+        f'On rows of {length} tokens, "{muon}" needs {steps} steps to reach the loss of "{adamw}" '
+        f"({reduction['adamw_loss']:.3f}). This is {share} of its steps ({by_seed}) and, with "
+        f"Muon's matrix products included, {share_of_flops} of its FLOPs."
+    )
 
 
 def _bounded(reduction: Mapping[str, Any], number: str) -> str:

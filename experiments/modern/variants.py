@@ -1,4 +1,4 @@
-"""Define the variants: BERT's recipe, single changes to it, and all of the changes together."""
+"""Define the variants: BERT's recipe, single changes to it, and combinations of changes."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ class Variant:
         return name
 
 
-_MUON = {"optimizer": {"name": "muon"}}
+_ROTARY = Variant("rotary", "+ rotary positions", {"model": {"positions": "rotary"}})
+_MUON = Variant("muon", "+ Muon", {"optimizer": {"name": "muon"}})
 _SINGLE = (
-    Variant("rotary", "+ rotary positions", {"model": {"positions": "rotary"}}),
+    _ROTARY,
     Variant(
         "pre_norm",
         "+ pre-norm, no biases",
@@ -56,7 +57,7 @@ _SINGLE = (
     # features, rounded up to a multiple of 16, so that the number of parameters stays about the
     # same.
     Variant("geglu", "+ GeGLU", {"model": {"gated_ffn": True, "ffn_dim": 688}}),
-    Variant("muon", "+ Muon", _MUON),
+    _MUON,
     Variant(
         "wsd",
         "+ WSD",
@@ -65,23 +66,46 @@ _SINGLE = (
     Variant("masking", "+ masking 30% → 15%", {"masking": {"rate": 0.3, "final_rate": 0.15}}),
 )
 _EVERYTHING = reduce(overlaid, [variant.changes for variant in _SINGLE], {})
-# Shorter runs with Muon, each with a complete schedule, show how many steps it saves.
-SHORTER = tuple(
-    Variant(f"muon_{percent}", f"+ Muon, {percent}% of the steps", _MUON, percent / 100)
-    for percent in (50, 70)
-)
+
+
+def _with_shorter(variant: Variant) -> tuple[Variant, ...]:
+    """Return a variant, and the same recipe with fewer steps and a complete schedule."""
+    return variant, *(
+        Variant(
+            f"{variant.name}_{percent}",
+            f"{variant.title}, {percent}% of the steps",
+            variant.changes,
+            percent / 100,
+        )
+        for percent in (50, 70)
+    )
+
+
+# The recipes for which the experiment measures how many steps Muon saves, and the same recipes with
+# Muon. Rotary positions need no training when the rows become longer, unlike learned positions.
+WITH_MUON: Mapping[str, tuple[Variant, ...]] = {
+    "bert": _with_shorter(_MUON),
+    "rotary": _with_shorter(
+        Variant(
+            "rotary_muon",
+            "+ rotary positions and Muon",
+            overlaid(_ROTARY.changes, _MUON.changes),
+        )
+    ),
+}
 VARIANTS: Mapping[str, Variant] = {
     variant.name: variant
     for variant in (
         Variant("bert", "BERT"),
         *_SINGLE,
         Variant("all", "all changes", _EVERYTHING),
-        *SHORTER,
+        *WITH_MUON["rotary"],
+        *WITH_MUON["bert"][1:],  # Muon with all steps is one of the single changes.
     )
 }
 REFERENCE = VARIANTS["bert"]
 # The variant with which each optimizer's learning rate is tuned.
-TUNED_WITH = {"adamw": REFERENCE, "muon": VARIANTS["muon"]}
+TUNED_WITH = {"adamw": REFERENCE, "muon": _MUON}
 # The steps of the second phase, which has longer rows, as a fraction of the steps of a run.
 SECOND_PHASE = 0.5
 # The longest sentence in BLiMP has more than 32 tokens.
