@@ -326,6 +326,7 @@ def test_the_step_reduction_names_the_recipes_that_it_compares() -> None:
     runs = {"steps": 50, "flops": 500, "muon_flops": 100}
     runs |= {"scores": {"held-out": {"128": {"mlm_loss": 4.75}}}}
     scores["rotary_muon_50"] = {"runs": {"0": runs}}
+    scores["rotary_muon"]["runs"]["0"]["muon_flops"] = 200
     program = """
 import json, sys
 from step_reduction import reduction_lines, step_reduction
@@ -337,7 +338,7 @@ print("\\n".join(reduction_lines(bases)))
     assert line == (
         'On rows of 128 tokens, "+ rotary positions and Muon" needs 75 steps to reach the loss of '
         '"+ rotary positions" (4.500). This is 75% of its steps (75% with seed 0) and, with '
-        "Muon's matrix products included, 75% of its FLOPs."
+        "Muon's matrix products included, 90% of its FLOPs."
     )
 
 
