@@ -84,10 +84,16 @@ def files_of(work: Path) -> dict[str, int]:
     """Return a dict that maps the path of each job's results to the file's modification time."""
     return {
         str(file): file.stat().st_mtime_ns
-        for folder in ("runs", "tuning")
-        for file in (work / folder).glob("*/*.json")
+        for file in (work / "runs").glob("*/*.json")
         if not file.name.endswith(".recipe.json")
     }
+
+
+def run_of(work: Path, name: str) -> Path:
+    """Return the folder of a variant's run with seed 0 at the tuned learning rate."""
+    runs = json.loads((work / "results.json").read_text())["variants"][name]["runs"]
+    (folder,) = (work / "runs").glob(f"{name}-{runs['0']['learning_rate']:g}-*0")
+    return folder
 
 
 def python(program: str, *words: str) -> str:
@@ -220,7 +226,6 @@ def test_wrong_options_are_refused(data: Path, tmp_path: Path) -> None:
         "--lengths 128 32": "--lengths=128 32: not increasing",
         "--lengths 8 16 32": "--lengths=8 16 32: more than two phases",
         "--batch-tokens 100": "--batch-tokens=100: not a multiple of each length in --lengths",
-        "--tuning-fraction 2": "--tuning-fraction=2: not a fraction of a run",
         "--extend missing.json": "--extend=missing.json: is not a file",
         f"--data {tmp_path}": f"--data={tmp_path}: has no subfolder corpus_small/",
     }
@@ -348,28 +353,31 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     assert "not a finished corpus" in run(data, work, "--steps", "tune", code=1)
     run(data, work, "--steps", "prepare", "tune")
     check_sample(data, work / "text")
-    assert len(files_of(work)) == 2 * 2
+    # Two rates for both base recipes with both optimizers.
+    assert len(trials := files_of(work)) == 2 * 2 * 2
     run(data, work, "--parallel", "2")
     first, before = results(work), files_of(work)
-    # Shorter runs are only scored on held-out text.
-    assert len(before) == 2 * 2 + 2 * 5 + 2
+    # The best trial of BERT's recipe is not repeated. Shorter runs are scored on held-out text
+    # only.
+    assert trials.items() <= before.items()
+    assert len(before) == len(trials) + 2 + 2 * 4 + 1
     check_results(first)
     check_configs(first, work)
 
     # Finished jobs are not repeated. If only the results file of a run is missing, it is
     # rewritten without retraining.
-    (work / "runs/all-0/pretrained.json").unlink()
+    everything = run_of(work, "all") / "pretrained.json"
+    everything.unlink()
     printed = run(data, work, "--parallel", "1")
-    assert printed.count("started") == 1 and "all, seed 0: started" in printed
+    assert printed.count("started") == 1
+    assert re.search(r"all at 0\.00[12], seed 0: started", printed)
     after = files_of(work)
-    assert {name for name in before if before[name] != after[name]} == {
-        str(work / "runs/all-0/pretrained.json")
-    }
+    assert {name for name in before if before[name] != after[name]} == {str(everything)}
     assert results(work) == first | {"settings": first["settings"] | {"parallel": 1}}
     assert "contains runs with other settings" in run(data, work, "--dtype", "bfloat16", code=1)
     # A run that was stopped does not resume with a different learning rate.
-    (work / "runs/bert-0/pretrained.json").unlink()
-    recipe = work / "runs/bert-0/pretrained.recipe.json"
+    (run_of(work, "bert") / "pretrained.json").unlink()
+    recipe = run_of(work, "bert") / "pretrained.recipe.json"
     changed = json.loads(recipe.read_text())
     changed["config"]["optimizer"]["peak_learning_rate"] = 0.5
     original = recipe.read_text()
@@ -378,7 +386,7 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     recipe.write_text(original)
 
     # Results without a recipe are not accepted, since their settings are unknown.
-    recipe = work / "runs/all-0/pretrained.recipe.json"
+    recipe = run_of(work, "all") / "pretrained.recipe.json"
     original = recipe.read_text()
     recipe.unlink()
     assert "the settings of pretrained.json are unknown" in run(
@@ -386,21 +394,17 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     )
     recipe.write_text(original)
 
-    # A single learning rate for each optimizer is used without trials. Published runs are not
-    # repeated in another folder, unless their settings differ.
-    rate = {name: first["variants"][name]["runs"]["0"]["learning_rate"] for name in VARIANTS}
-    words = ["--adamw-rates", f"{rate['bert']}", "--muon-rates", f"{rate['all']}"]
-    words += ["--corpora", f"{work / 'corpora'}", "--extend", f"{work / 'results.json'}"]
-    printed = run(data, tmp_path / "extended", *words[4:], code=1)
-    assert "the learning rates are not tuned" in printed
-    assert f"Add --adamw-rates {rate['bert']:g} --muon-rates {rate['all']:g}," in printed
+    # Published runs are not repeated in another folder, unless their settings differ. Their
+    # learning rates are used without trials.
+    words = ["--corpora", f"{work / 'corpora'}", "--extend", f"{work / 'results.json'}"]
     assert "started" not in run(data, tmp_path / "extended", *words)
     extended = results(tmp_path / "extended")
+    assert extended["learning_rates"] == first["learning_rates"]
     assert extended["tuning"] == {} and extended["variants"] == first["variants"]
     assert len(files_of(tmp_path / "extended")) == 2 * 5 + 2
     words += ["--tokens", f"{512 * 8}"]
     printed = run(data, tmp_path / "other", *words, code=1)
-    assert "bert, seed 0: the published results have different settings" in printed
+    assert re.search(r"bert at \S+, seed 0: the published results have different", printed)
 
     check_a_single_length(data, tmp_path / "short", work / "corpora")
 
@@ -408,8 +412,14 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     rates = ["--adamw-rates", "1e-3", "2e-3", "1e-6"]
     assert "--muon-rates has 2" in run(data, work, "--steps", "tune", *rates, code=2)
     printed = run(data, work, "--steps", "tune", *rates, "--muon-rates", "1e-3", "2e-3", "8e-3")
-    assert printed.count("started") == 2
-    assert "adamw at 1e-06: started" in printed and "muon at 0.008: started" in printed
+    assert printed.count("started") == 2 * 2
+    for name, rate in {
+        "bert": "1e-06",
+        "rotary": "1e-06",
+        "muon": 0.008,
+        "rotary_muon": 0.008,
+    }.items():
+        assert f"\n{name} at {rate}, seed 0: started" in f"\n{printed}"
 
 
 def check_a_single_length(data: Path, work: Path, corpora: Path) -> None:
@@ -470,7 +480,9 @@ def check_results(content: dict[str, Any]) -> None:
         budget = reference["flops"] * (0.5 if name == "muon_50" else 1)
         assert abs(each["flops"] - budget) <= max(each["phase_flops"]) / 2
         assert (each["muon_flops"] > 0) == (name != "bert")
-        losses = content["tuning"]["adamw" if name == "bert" else "muon"]
+        tuned_with = {"bert": "bert", "all": "rotary_muon", "muon_50": "muon"}[name]
+        losses = content["tuning"][tuned_with]
+        assert len(losses) == 2
         assert losses[f"{each['learning_rate']:g}"] == min(losses.values())
         steps, curve = np.transpose(each["curve"])
         assert steps[-1] == each["steps"] and curve[-1] == each["loss"]
@@ -503,7 +515,7 @@ def check_held_out_losses(run: dict[str, Any]) -> None:
 def check_configs(content: dict[str, Any], work: Path) -> None:
     """Check that each variant was trained with the settings that its title promises."""
     configs = {
-        name: json.loads((work / f"runs/{name}-0/run/config.json").read_text()) for name in VARIANTS
+        name: json.loads((run_of(work, name) / "run/config.json").read_text()) for name in VARIANTS
     }
     for name, config in configs.items():
         assert config["evaluation"]["masking_rate"] == 0.15
@@ -513,11 +525,11 @@ def check_configs(content: dict[str, Any], work: Path) -> None:
         rows = [(phase["batch_size"], phase["sequence_length"]) for phase in phases.values()]
         assert rows[:2] == [(16, 32), (4, 128)]
     bert, everything = configs["bert"], configs["all"]
-    # With Muon, the remaining parameters keep the learning rate of BERT's recipe.
-    muon = everything["optimizer"]
-    assert muon["peak_learning_rate"] * muon["adam_rate_factor"] == pytest.approx(
-        bert["optimizer"]["peak_learning_rate"]
-    )
+    # With Muon, the remaining parameters have the learning rate that is best for AdamW.
+    rates = content["learning_rates"]
+    for name, base in (("all", "rotary"), ("muon_50", "bert")):
+        muon = configs[name]["optimizer"]
+        assert muon["peak_learning_rate"] * muon["adam_rate_factor"] == pytest.approx(rates[base])
     for section, values in content["variants"]["all"]["changes"].items():
         for name, value in values.items():
             if name == "ffn_dim":  # --fast uses its own size.

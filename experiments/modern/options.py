@@ -11,7 +11,7 @@ from variants import VARIANTS
 
 STEPS = ("prepare", "tune", "train", "score", "report")
 # The options that determine the results; all runs in a --work folder share them.
-SETTINGS = ("tokens", "lengths", "batch_tokens", "dtype", "tuning_fraction", "fast")
+SETTINGS = ("tokens", "lengths", "batch_tokens", "dtype", "fast")
 # Further options to store with the results. They may change between two commands with the same
 # --work folder; a wider grid of learning rates, for example, reuses the runs of a narrower one.
 CHANGEABLE = ("adamw_rates", "muon_rates", "finetuning_rates", "pairs", "seeds", "parallel")
@@ -36,7 +36,7 @@ def arguments(words: Sequence[str], description: str) -> argparse.Namespace:
     option("--work", type=Path, required=True, help="folder for the runs and the results")
     corpora = "folder with the prepared corpora (default: corpora in --work)"
     option("--corpora", type=Path, help=corpora)
-    published = "results.json whose runs are included instead of repeated"
+    published = "results.json whose learning rates are used, and whose runs are not repeated"
     option("--extend", type=Path, metavar="FILE", help=published)
     steps = "steps of the experiment to perform (default: all)"
     option("--steps", nargs="+", choices=STEPS, default=list(STEPS), help=steps)
@@ -49,14 +49,12 @@ def arguments(words: Sequence[str], description: str) -> argparse.Namespace:
     lengths = "row length in tokens, or one row length for each of two phases"
     option("--lengths", nargs="+", type=whole_number, default=[32, 128], help=lengths)
     option("--batch-tokens", type=whole_number, default=8_192, help="number of tokens in a batch")
-    rates = [5e-4, 1e-3, 2e-3, 4e-3]
+    rates = [5e-4, 1e-3, 2e-3]
     tried = "learning rates to try with AdamW"
     option("--adamw-rates", nargs="+", type=learning_rate, default=rates, help=tried)
-    rates = [1e-3, 2e-3, 4e-3, 8e-3]
+    rates = [1e-3, 2e-3, 4e-3]
     tried = "learning rates to try with Muon"
     option("--muon-rates", nargs="+", type=learning_rate, default=rates, help=tried)
-    share = "length of the runs that tune the learning rates, as a fraction of a full run"
-    option("--tuning-fraction", type=float, default=0.25, help=share)
     rates = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3]
     tried = "learning rates to try for fine-tuning"
     option("--finetuning-rates", nargs="+", type=learning_rate, default=rates, help=tried)
@@ -117,11 +115,6 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         if len(set(rates)) < len(rates):
             words = f"--{option.replace('_', '-')}={' '.join(f'{rate:g}' for rate in rates)}"
             parser.error(f"{words}: contains the same rate twice. Give each rate once")
-    if not 0 < args.tuning_fraction <= 1:
-        parser.error(
-            f"--tuning-fraction={args.tuning_fraction:g}: not a fraction of a run. Use a value "
-            "greater than 0 and at most 1"
-        )
     if args.loader_workers < 0:
         parser.error(f"--loader-workers={args.loader_workers}: is negative. Use 0 or more")
     needed = {"prepare": ("corpus_small", "corpus_large"), "score": ("glue", "blimp")}

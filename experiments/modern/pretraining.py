@@ -15,7 +15,6 @@ from jobs import Job, required
 from ml_collections import ConfigDict
 from variants import (
     REFERENCE,
-    TUNED_WITH,
     VARIANTS,
     Cost,
     Places,
@@ -25,6 +24,7 @@ from variants import (
     config_of,
     cost_of,
     phase_steps,
+    tuned_with,
 )
 
 from bert_jax import pretrain
@@ -36,8 +36,8 @@ from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.reports import EvaluationReport, Report
 from bert_jax.training.sharding import MeshConfig, make_mesh
 
-# The seed of the runs that tune the learning rates. No other run uses it.
-TUNING_SEED = 1_000
+# The seed of the trials. The trial with the best learning rate is also the result for this seed.
+TRIAL_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,7 @@ class Laboratory:
     corpora: the folder that contains the corpora.
     manifests: the manifest of each corpus, keyed by the length of its rows.
     settings: the settings of the runs.
-    tuning_fraction: the length of the runs that tune learning rates, as a fraction of a full run.
-    learning_rates: the learning rates to try, keyed by the name of the optimizer.
+    learning_rates: the learning rates to try, keyed by the name of the variant that is tuned.
     num_workers: the number of processes that make batches for a run.
     """
 
@@ -57,7 +56,6 @@ class Laboratory:
     corpora: Path
     manifests: Mapping[int, Manifest]
     settings: Settings
-    tuning_fraction: float
     learning_rates: Mapping[str, Sequence[float]]
     num_workers: int
 
@@ -82,80 +80,70 @@ class Laboratory:
         budget = self.costs[REFERENCE.name].model_flops(steps)
         return self.costs[variant.name].steps_for(variant.budget * budget)
 
-    def tuning_jobs(self, optimizer: str) -> dict[float, Job]:
-        """Return the tuning jobs of an optimizer, keyed by the learning rate.
+    def trials(self, name: str) -> dict[float, Job]:
+        """Return the jobs that tune a variant's learning rate, keyed by the rate.
 
-        These runs have only one phase, since they are too short for two.
-        The result is empty if there is only one rate, since a single rate needs no tuning.
+        They are complete runs. The result is empty if there is only one rate, since a single rate
+        needs no tuning.
         """
-        rates = self.learning_rates[optimizer]
-        if len(rates) == 1:
-            return {}
-        variant = TUNED_WITH[optimizer]
-        steps = max(1, round(self.tuning_fraction * self.num_steps(variant)))
-        jobs = {}
-        for rate in rates:
-            name, adamw_rate = f"{optimizer}-{rate:g}", self._adamw_rate(optimizer, rate)
-            if optimizer != REFERENCE.optimizer:
-                name += f"-adamw-{adamw_rate:g}"
-            run = Run(variant, TUNING_SEED, rate, adamw_rate, (steps,))
-            jobs[rate] = self._job(f"{optimizer} at {rate:g}", self.work / "tuning" / name, run)
-        return jobs
+        rates = self.learning_rates[name]
+        return {rate: self._job(name, TRIAL_SEED, rate) for rate in rates} if rates[1:] else {}
 
-    def is_tuned(self, optimizer: str) -> bool:
-        """Return whether all runs that tune an optimizer's learning rate are finished.
+    def is_tuned(self, name: str) -> bool:
+        """Return whether all trials of a variant are finished.
 
-        Muon's runs use the tuned learning rate of AdamW.
+        Trials with Muon use the tuned learning rate of AdamW.
         """
-        if optimizer != REFERENCE.optimizer and not self.is_tuned(REFERENCE.optimizer):
+        variant = VARIANTS[name]
+        if name != variant.base and not self.is_tuned(variant.base):
             return False
-        return all(job.result() is not None for job in self.tuning_jobs(optimizer).values())
+        return all(job.result() is not None for job in self.trials(name).values())
 
-    def tuned_rate(self, optimizer: str) -> float:
+    def tuned_rate(self, name: str) -> float:
         """Return the learning rate with the lowest loss; exit if tuning is not finished."""
-        rates = self.learning_rates[optimizer]
+        rates = self.learning_rates[name]
         if len(rates) == 1:
             return rates[0]
-        losses = self.tuning_losses(optimizer)
+        losses = self.trial_losses(name)
         finite = {rate: loss for rate, loss in losses.items() if loss is not None}
         if not finite:
+            optimizer = VARIANTS[name].optimizer
             tried = " ".join(f"{rate:g}" for rate in rates)
-            raise SystemExit(f"--{optimizer}-rates={tried}: all runs diverged. Use lower rates")
+            raise SystemExit(
+                f"--{optimizer}-rates={tried}: all trials of {name!r} diverged. Use lower rates"
+            )
         return min(finite, key=finite.__getitem__)
 
-    def tuning_losses(self, optimizer: str) -> dict[float, float | None]:
-        """Return the final held-out loss of each tuning job; None if the run diverged."""
-        return {rate: required(job)["loss"] for rate, job in self.tuning_jobs(optimizer).items()}
+    def trial_losses(self, name: str) -> dict[float, float | None]:
+        """Return the final held-out loss of each of a variant's trials; None if it diverged."""
+        return {rate: required(job)["loss"] for rate, job in self.trials(name).items()}
 
     def training_job(self, name: str, seed: int) -> Job:
         """Return the job that pretrains a variant with the given seed."""
+        return self._job(name, seed, self.tuned_rate(tuned_with(VARIANTS[name])))
+
+    def _job(self, name: str, seed: int, rate: float) -> Job:
+        """Return the job that pretrains a variant with the given seed and learning rate."""
         variant = VARIANTS[name]
-        rate = self.tuned_rate(variant.optimizer)
-        adamw_rate = self._adamw_rate(variant.optimizer, rate)
-        run = Run(variant, seed, rate, adamw_rate, self._phase_steps(self.num_steps(variant)))
-        return self._job(f"{name}, seed {seed}", self.directory(name, seed), run)
-
-    def directory(self, name: str, seed: int) -> Path:
-        """Return the folder of a pretraining run, which contains its work directory, "run"."""
-        return self.work / f"runs/{name}-{seed}"
-
-    def _adamw_rate(self, optimizer: str, rate: float) -> float:
-        """Return the learning rate of the parameters that AdamW updates."""
-        reference = REFERENCE.optimizer
-        return rate if optimizer == reference else self.tuned_rate(reference)
-
-    def _phase_steps(self, num_steps: int) -> tuple[int, ...]:
-        return phase_steps(num_steps, len(self.settings.lengths))
-
-    def _job(self, name: str, directory: Path, run: Run) -> Job:
+        folder, adamw_rate = f"{name}-{rate:g}", rate
+        if variant.optimizer != "adamw":
+            adamw_rate = self.tuned_rate(variant.base)
+            folder += f"-adamw-{adamw_rate:g}"
+        directory = self.work / "runs" / f"{folder}-{seed}"
+        steps = self._phase_steps(self.num_steps(variant))
+        run = Run(variant, seed, rate, adamw_rate, steps)
         values = self._config(run, directory / "run")
         recipe = {
             "config": config_of(run, self.settings, self._places(Path("run"), Path("corpora"))),
             "corpora": [manifest.fingerprint for manifest in self.manifests.values()],
         }
+        title = f"{name} at {rate:g}, seed {seed}"
         return Job(
-            name, directory / "pretrained.json", recipe, lambda: self._measured(name, run, values)
+            title, directory / "pretrained.json", recipe, lambda: self._measured(title, run, values)
         )
+
+    def _phase_steps(self, num_steps: int) -> tuple[int, ...]:
+        return phase_steps(num_steps, len(self.settings.lengths))
 
     def _measured(self, name: str, run: Run, values: dict[str, Any]) -> dict[str, Any]:
         work_dir = Path(values["work_dir"])

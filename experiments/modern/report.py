@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from step_reduction import held_out_loss
-from variants import WITH_MUON
+from variants import VARIANTS, WITH_MUON
 
 _INK = "#333333"
 _COLORS = (
@@ -50,16 +50,16 @@ def table(variants: dict[str, Any], lengths: Sequence[int]) -> Iterator[str]:
 
 
 def tuning_table(tuning: dict[str, dict[str, float | None]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table with the loss at each learning rate."""
+    """Yield the lines of a Markdown table with the loss of each recipe at each learning rate."""
     rates = sorted({rate for losses in tuning.values() for rate in losses}, key=float)
-    yield "| optimizer | " + " | ".join(rates) + " |"
+    yield "| recipe | " + " | ".join(rates) + " |"
     yield "|" + "---|" * (len(rates) + 1)
-    for optimizer, losses in tuning.items():
+    for name, losses in tuning.items():
         text = {
             rate: "diverged" if loss is None else f"{loss:.3f}" for rate, loss in losses.items()
         }
         cells = [text.get(rate, "") for rate in rates]
-        yield f"| {optimizer} | " + " | ".join(cells) + " |"
+        yield f"| {VARIANTS[name].title} | " + " | ".join(cells) + " |"
 
 
 def draw(variants: dict[str, Any], file: Path) -> None:

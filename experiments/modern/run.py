@@ -3,8 +3,8 @@ r"""Compare BERT's recipe with newer choices, separately and combined, at equal 
     python experiments/modern/run.py --data DATA --work runs/modern
 
 DATA contains corpus_small/, corpus_large/, glue/ and blimp/. The command prepares the text, tunes
-the learning rate of each optimizer, pretrains every variant with every seed, and scores the models
-on held-out text, minimal pairs and two tasks. It then prints the tables, and writes results.json,
+the learning rates, pretrains every variant with every seed, and scores the models on held-out text,
+minimal pairs and two tasks. It then prints the tables, and writes results.json,
 table.md and comparison.png to the --work folder. If it is stopped, repeat it to resume. With
 --steps, it performs only some of these steps.
 """
@@ -33,7 +33,7 @@ from pretraining import Laboratory  # noqa: E402
 from report import draw, table, tuning_table  # noqa: E402
 from scores import EPOCHS, Scorer  # noqa: E402
 from step_reduction import reduction_lines, step_reduction  # noqa: E402
-from variants import REFERENCE, VARIANTS, WITH_MUON, Settings  # noqa: E402
+from variants import TUNED, VARIANTS, WITH_MUON, Settings, tuned_with  # noqa: E402
 
 from bert_jax.files import write_file  # noqa: E402
 from bert_jax.json_files import read_json_object  # noqa: E402
@@ -50,13 +50,16 @@ def laboratory(args: argparse.Namespace) -> Laboratory:
     """Return the inputs and settings that all pretraining runs share."""
     corpora = corpora_of(args)
     lengths = tuple(args.lengths)
+    grids = {"adamw": args.adamw_rates, "muon": args.muon_rates}
+    rates = {name: grids[VARIANTS[name].optimizer] for name in TUNED}
+    if args.extend:
+        rates |= {name: [rate] for name, rate in published(args)["learning_rates"].items()}
     return Laboratory(
         args.work,
         corpora,
         opened(corpora, lengths),
         Settings(args.tokens, lengths, args.batch_tokens, args.dtype, args.fast),
-        args.tuning_fraction,
-        {"adamw": args.adamw_rates, "muon": args.muon_rates},
+        rates,
         args.loader_workers,
     )
 
@@ -74,10 +77,11 @@ def scoring_jobs(pretrained: Job, name: str, args: argparse.Namespace) -> dict[s
     return {job.output.stem: job for job in jobs}
 
 
-def optimizers(args: argparse.Namespace) -> list[str]:
-    """Return the optimizers to tune: AdamW, and then Muon, which needs AdamW's learning rate."""
-    used = [REFERENCE.optimizer, *(VARIANTS[name].optimizer for name in args.variants)]
-    return list(dict.fromkeys(used))
+def tuned_variants(args: argparse.Namespace) -> list[str]:
+    """Return the variants to tune, first those with AdamW, whose rates Muon's trials need."""
+    variants = [VARIANTS[name] for name in args.variants]
+    needed = {variant.base for variant in variants} | set(map(tuned_with, variants))
+    return [name for name in TUNED if name in needed]
 
 
 def run_jobs(args: argparse.Namespace) -> None:
@@ -86,8 +90,10 @@ def run_jobs(args: argparse.Namespace) -> None:
     tune_malloc_for_training()
     enable_compilation_cache()
     if "tune" in args.steps:
-        for name in optimizers(args):
-            run_all(list(lab.tuning_jobs(name).values()))
+        names = tuned_variants(args)
+        for optimizer in ("adamw", "muon"):
+            tuned = [name for name in names if VARIANTS[name].optimizer == optimizer]
+            run_all([job for name in tuned for job in lab.trials(name).values()])
     # Train all variants with one seed before the next one, so that later seeds can reuse the
     # compiled programs.
     pairs = [(name, seed) for seed in range(args.seeds) for name in args.variants]
@@ -108,10 +114,10 @@ def run_jobs(args: argparse.Namespace) -> None:
 def results(args: argparse.Namespace) -> dict[str, Any]:
     """Collect the results of all finished runs."""
     lab = laboratory(args)
-    tuned = [name for name in optimizers(args) if lab.is_tuned(name)]
+    tuned = [name for name in tuned_variants(args) if lab.is_tuned(name)]
     variants: dict[str, Any] = {}
     for variant in map(VARIANTS.__getitem__, args.variants):
-        seeds = range(args.seeds if variant.optimizer in tuned else 0)
+        seeds = range(args.seeds if tuned_with(variant) in tuned else 0)
         jobs = {seed: lab.training_job(variant.name, seed) for seed in seeds}
         runs = {
             str(seed): run_results(job, variant.name, args)
@@ -128,9 +134,9 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
         "corpora": description_of(lab.manifests),
         "learning_rates": {name: lab.tuned_rate(name) for name in tuned},
         "tuning": {
-            name: {f"{rate:g}": loss for rate, loss in lab.tuning_losses(name).items()}
+            name: {f"{rate:g}": loss for rate, loss in lab.trial_losses(name).items()}
             for name in tuned
-            if lab.tuning_jobs(name)
+            if lab.trials(name)
         },
         "variants": variants,
         "step_reductions": {
@@ -154,29 +160,30 @@ def run_results(pretrained: Job, name: str, args: argparse.Namespace) -> dict[st
     return required(pretrained) | {"scores": scores, "recipes": hashes}
 
 
+def published(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the published results to extend; exit if the file contains something else."""
+    content = read_json_object(args.extend)
+    variants, rates = content.get("variants"), content.get("learning_rates")
+    if not isinstance(variants, dict) or not isinstance(rates, dict):
+        raise SystemExit(f"--extend={args.extend}: contains no results. Give a results.json")
+    if unknown := variants.keys() - VARIANTS.keys() or rates.keys() - set(TUNED):
+        raise SystemExit(
+            f"--extend={args.extend}: unknown variant {min(unknown)!r}. Use the version of the "
+            "code that wrote this file"
+        )
+    return content
+
+
 def extend(args: argparse.Namespace) -> None:
     """Adopt fully scored runs of the chosen variants from a results file.
 
     Exit if their settings differ. Runs that diverged have no scores.
     """
-    lab = laboratory(args)
-    content = read_json_object(args.extend)
-    published, rates = content.get("variants"), content.get("learning_rates")
-    if not isinstance(published, dict) or not isinstance(rates, dict):
-        raise SystemExit(f"--extend={args.extend}: contains no results. Give a results.json")
-    if unknown := published.keys() - VARIANTS.keys():
-        raise SystemExit(
-            f"--extend={args.extend}: unknown variant {min(unknown)!r}. Use the version of the "
-            "code that wrote this file"
-        )
-    if not all(map(lab.is_tuned, rates)):
-        options = " ".join(f"--{name}-rates {rate:g}" for name, rate in rates.items())
-        raise SystemExit(
-            f"--extend={args.extend}: the learning rates are not tuned in {args.work}. Add "
-            f"{options}, which are the rates of these results"
-        )
+    lab, content = laboratory(args), published(args)
     for name in args.variants:
-        for seed, run in published.get(name, {"runs": {}})["runs"].items():
+        if tuned_with(VARIANTS[name]) not in content["learning_rates"]:
+            continue
+        for seed, run in content["variants"].get(name, {"runs": {}})["runs"].items():
             if int(seed) >= args.seeds:
                 continue
             pretrained = lab.training_job(name, int(seed))

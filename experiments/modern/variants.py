@@ -38,9 +38,15 @@ class Variant:
 
     @property
     def optimizer(self) -> str:
-        """The name of the optimizer, whose learning rate is tuned."""
+        """The name of the optimizer."""
         name: str = self.changes.get("optimizer", {}).get("name", "adamw")
         return name
+
+    @property
+    def base(self) -> str:
+        """The name of the recipe with AdamW on which the variant's learning rates are tuned."""
+        positions: str = self.changes.get("model", {}).get("positions", "learned")
+        return "rotary" if positions == "rotary" else "bert"
 
 
 _ROTARY = Variant("rotary", "+ rotary positions", {"model": {"positions": "rotary"}})
@@ -104,14 +110,20 @@ VARIANTS: Mapping[str, Variant] = {
     )
 }
 REFERENCE = VARIANTS["bert"]
-# The variant with which each optimizer's learning rate is tuned.
-TUNED_WITH = {"adamw": REFERENCE, "muon": _MUON}
+# The variants whose learning rates are tuned: both base recipes with each optimizer. AdamW comes
+# first, since trials with Muon use the rate that is best for AdamW.
+TUNED = ("bert", "rotary", *(variants[0].name for variants in WITH_MUON.values()))
 # The steps of the second phase, which has longer rows, as a fraction of the steps of a run.
 SECOND_PHASE = 0.5
 # The longest sentence in BLiMP has more than 32 tokens.
 MIN_POSITIONS = 64
 # With --fast, the model has these sizes.
 _FAST_SIZES = {"hidden_dim": 32, "num_layers": 1, "num_heads": 2, "ffn_dim": 64}
+
+
+def tuned_with(variant: Variant) -> str:
+    """Return the name of the variant on which a variant's learning rate is tuned."""
+    return variant.base if variant.optimizer == "adamw" else WITH_MUON[variant.base][0].name
 
 
 @dataclass(frozen=True)
@@ -154,7 +166,7 @@ class Run:
     learning_rate: the peak learning rate.
     adamw_rate: the peak learning rate of the parameters that AdamW updates. With Muon, it differs
       from `learning_rate`.
-    phase_steps: the number of steps in each phase; a run may consist of only the first phase.
+    phase_steps: the number of steps in each phase.
     """
 
     variant: Variant
@@ -205,7 +217,7 @@ def config_of(run: Run, settings: Settings, places: Places, num_workers: int = 0
                 "num_steps": num_steps,
             }
             for number, (length, num_steps) in enumerate(
-                zip(settings.lengths, run.phase_steps, strict=False), start=1
+                zip(settings.lengths, run.phase_steps, strict=True), start=1
             )
         },
         "optimizer": {
