@@ -376,8 +376,8 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     assert results(work) == first | {"settings": first["settings"] | {"parallel": 1}}
     assert "contains runs with other settings" in run(data, work, "--dtype", "bfloat16", code=1)
     # A run that was stopped does not resume with a different learning rate.
-    (run_of(work, "bert") / "pretrained.json").unlink()
-    recipe = run_of(work, "bert") / "pretrained.recipe.json"
+    (run_of(work, "muon_50") / "pretrained.json").unlink()
+    recipe = run_of(work, "muon_50") / "pretrained.recipe.json"
     changed = json.loads(recipe.read_text())
     changed["config"]["optimizer"]["peak_learning_rate"] = 0.5
     original = recipe.read_text()
