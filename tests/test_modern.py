@@ -220,9 +220,12 @@ def test_wrong_options_are_refused(data: Path, tmp_path: Path) -> None:
     cases = {
         "--seeds 0": "argument --seeds: 0: not positive",
         "--pairs -1": "argument --pairs: -1: not positive",
-        "--muon-rates 0.1 nan": "argument --muon-rates: nan: not a learning rate",
-        "--adamw-rates 1e-3 1e-3": "--adamw-rates=0.001 0.001: contains the same rate twice",
-        "--adamw-rates 1e-3": "--adamw-rates: 1 rates, but --muon-rates has 2",
+        "--learning-rates muon=0.1,nan": "argument --learning-rates: nan: not a learning rate",
+        "--learning-rates all=0.1": "all=0.1: 'all' is not a recipe that is tuned",
+        "--learning-rates bert=0.1,0.1": "--learning-rates: bert=0.1,0.1: contains the same rate",
+        "--learning-rates bert=1,2 bert=1": "--learning-rates: contains the same recipe twice",
+        "--learning-rates bert=1e-3": "--learning-rates: 2 rates for rotary, but 1 for bert",
+        "--finetuning-rates 1e-3 1e-3": "--finetuning-rates=0.001,0.001: contains the same rate",
         "--lengths 128 32": "--lengths=128 32: not increasing",
         "--lengths 8 16 32": "--lengths=8 16 32: more than two phases",
         "--batch-tokens 100": "--batch-tokens=100: not a multiple of each length in --lengths",
@@ -409,23 +412,19 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     check_a_single_length(data, tmp_path / "short", work / "corpora")
 
     # A wider grid of learning rates reuses the runs of the narrower one.
-    rates = ["--adamw-rates", "1e-3", "2e-3", "1e-6"]
-    assert "--muon-rates has 2" in run(data, work, "--steps", "tune", *rates, code=2)
-    printed = run(data, work, "--steps", "tune", *rates, "--muon-rates", "1e-3", "2e-3", "8e-3")
+    added = {"bert": "1e-06", "rotary": "3e-06", "muon": "0.008", "rotary_muon": "0.009"}
+    grids = [f"{name}=1e-3,2e-3,{rate}" for name, rate in added.items()]
+    printed = run(data, work, "--steps", "tune", "--learning-rates", *grids)
     assert printed.count("started") == 2 * 2
-    for name, rate in {
-        "bert": "1e-06",
-        "rotary": "1e-06",
-        "muon": 0.008,
-        "rotary_muon": 0.008,
-    }.items():
+    for name, rate in added.items():
         assert f"\n{name} at {rate}, seed 0: started" in f"\n{printed}"
 
 
 def check_a_single_length(data: Path, work: Path, corpora: Path) -> None:
     """Check that a run with a single length has one phase."""
-    words = ["--lengths", "32", "--variants", "bert", "--adamw-rates", "1e-3"]
-    words += ["--muon-rates", "1e-3", "--corpora", f"{corpora}"]
+    names = ("bert", "rotary", "muon", "rotary_muon")
+    words = ["--learning-rates", *(f"{name}=1e-3" for name in names)]
+    words += ["--lengths", "32", "--variants", "bert", "--corpora", f"{corpora}"]
     run(data, work, *words, "--steps", "train", "report")
     content = json.loads((work / "results.json").read_text())
     (each,) = content["variants"]["bert"]["runs"].values()

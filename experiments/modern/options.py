@@ -7,19 +7,25 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from variants import VARIANTS
+from variants import TUNED, VARIANTS
 
 STEPS = ("prepare", "tune", "train", "score", "report")
 # The options that determine the results; all runs in a --work folder share them.
 SETTINGS = ("tokens", "lengths", "batch_tokens", "dtype", "fast")
 # Further options to store with the results. They may change between two commands with the same
 # --work folder; a wider grid of learning rates, for example, reuses the runs of a narrower one.
-CHANGEABLE = ("adamw_rates", "muon_rates", "finetuning_rates", "pairs", "seeds", "parallel")
+CHANGEABLE = ("learning_rates", "finetuning_rates", "pairs", "seeds", "parallel")
+# The learning rates to try for each recipe that is tuned.
+_LEARNING_RATES = {
+    "bert": [5e-4, 1e-3, 2e-3],
+    "rotary": [1e-3, 2e-3, 4e-3],
+    "muon": [1e-3, 2e-3, 4e-3],
+    "rotary_muon": [1e-3, 2e-3, 4e-3],
+}
 _FAST = {
     "tokens": 512 * 16,
     "batch_tokens": 512,
-    "adamw_rates": [1e-3, 2e-3],
-    "muon_rates": [1e-3, 2e-3],
+    "learning_rates": [(name, [1e-3, 2e-3]) for name in TUNED],
     "finetuning_rates": [3e-4],
     "pairs": 2,
     "seeds": 1,
@@ -49,12 +55,14 @@ def arguments(words: Sequence[str], description: str) -> argparse.Namespace:
     lengths = "row length in tokens, or one row length for each of two phases"
     option("--lengths", nargs="+", type=whole_number, default=[32, 128], help=lengths)
     option("--batch-tokens", type=whole_number, default=8_192, help="number of tokens in a batch")
-    rates = [5e-4, 1e-3, 2e-3]
-    tried = "learning rates to try with AdamW"
-    option("--adamw-rates", nargs="+", type=learning_rate, default=rates, help=tried)
-    rates = [1e-3, 2e-3, 4e-3]
-    tried = "learning rates to try with Muon"
-    option("--muon-rates", nargs="+", type=learning_rate, default=rates, help=tried)
+    option(
+        "--learning-rates",
+        nargs="+",
+        type=grid,
+        default=list(_LEARNING_RATES.items()),
+        metavar="RECIPE=RATE,RATE",
+        help=f"learning rates to try for the recipes that are tuned ({', '.join(TUNED)})",
+    )
     rates = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3]
     tried = "learning rates to try for fine-tuning"
     option("--finetuning-rates", nargs="+", type=learning_rate, default=rates, help=tried)
@@ -74,6 +82,10 @@ def arguments(words: Sequence[str], description: str) -> argparse.Namespace:
     if args.fast:
         parser.set_defaults(**_FAST)
         args = parser.parse_args(words)
+    given = dict(args.learning_rates)
+    if len(given) < len(args.learning_rates):
+        parser.error("--learning-rates: contains the same recipe twice. Give each recipe once")
+    args.learning_rates = dict(parser.get_default("learning_rates")) | given
     check(args, parser)
     args.data, args.work = args.data.resolve(), args.work.resolve()
     return args
@@ -93,6 +105,16 @@ def learning_rate(word: str) -> float:
     return value
 
 
+def grid(word: str) -> tuple[str, list[float]]:
+    """Convert an option to the name of a tuned recipe and the learning rates to try for it."""
+    name, _, rates = word.partition("=")
+    if name not in TUNED:
+        raise argparse.ArgumentTypeError(
+            f"{word}: {name!r} is not a recipe that is tuned. Use {', '.join(TUNED)}"
+        )
+    return name, [learning_rate(rate) for rate in rates.split(",")]
+
+
 def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Exit with a message if options contradict each other or a file is missing."""
     lengths = " ".join(map(str, args.lengths))
@@ -105,16 +127,18 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
             f"--batch-tokens={args.batch_tokens}: not a multiple of each length in --lengths. Use "
             f"a multiple of {multiple}"
         )
-    if len(args.adamw_rates) != len(args.muon_rates):
+    numbers = {name: len(rates) for name, rates in args.learning_rates.items()}
+    most, fewest = (extreme(numbers, key=numbers.__getitem__) for extreme in (max, min))
+    if numbers[most] != numbers[fewest]:
         parser.error(
-            f"--adamw-rates: {len(args.adamw_rates)} rates, but --muon-rates has "
-            f"{len(args.muon_rates)}. Try the same number of rates with each optimizer"
+            f"--learning-rates: {numbers[most]} rates for {most}, but {numbers[fewest]} for "
+            f"{fewest}. Try the same number of rates for {', '.join(TUNED)}"
         )
-    for option in ("adamw_rates", "muon_rates", "finetuning_rates"):
-        rates = getattr(args, option)
+    grids = {f"--learning-rates: {name}": rates for name, rates in args.learning_rates.items()}
+    for place, rates in (grids | {"--finetuning-rates": args.finetuning_rates}).items():
         if len(set(rates)) < len(rates):
-            words = f"--{option.replace('_', '-')}={' '.join(f'{rate:g}' for rate in rates)}"
-            parser.error(f"{words}: contains the same rate twice. Give each rate once")
+            words = ",".join(f"{rate:g}" for rate in rates)
+            parser.error(f"{place}={words}: contains the same rate twice. Give each rate once")
     if args.loader_workers < 0:
         parser.error(f"--loader-workers={args.loader_workers}: is negative. Use 0 or more")
     needed = {"prepare": ("corpus_small", "corpus_large"), "score": ("glue", "blimp")}

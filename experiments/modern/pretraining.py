@@ -107,10 +107,9 @@ class Laboratory:
         losses = self.trial_losses(name)
         finite = {rate: loss for rate, loss in losses.items() if loss is not None}
         if not finite:
-            optimizer = VARIANTS[name].optimizer
-            tried = " ".join(f"{rate:g}" for rate in rates)
+            tried = ",".join(f"{rate:g}" for rate in rates)
             raise SystemExit(
-                f"--{optimizer}-rates={tried}: all trials of {name!r} diverged. Use lower rates"
+                f"--learning-rates {name}={tried}: all trials diverged. Use lower rates"
             )
         return min(finite, key=finite.__getitem__)
 

@@ -50,8 +50,7 @@ def laboratory(args: argparse.Namespace) -> Laboratory:
     """Return the inputs and settings that all pretraining runs share."""
     corpora = corpora_of(args)
     lengths = tuple(args.lengths)
-    grids = {"adamw": args.adamw_rates, "muon": args.muon_rates}
-    rates = {name: grids[VARIANTS[name].optimizer] for name in TUNED}
+    rates = dict(args.learning_rates)
     if args.extend:
         rates |= {name: [rate] for name, rate in published(args)["learning_rates"].items()}
     return Laboratory(
@@ -181,8 +180,6 @@ def extend(args: argparse.Namespace) -> None:
     """
     lab, content = laboratory(args), published(args)
     for name in args.variants:
-        if tuned_with(VARIANTS[name]) not in content["learning_rates"]:
-            continue
         for seed, run in content["variants"].get(name, {"runs": {}})["runs"].items():
             if int(seed) >= args.seeds:
                 continue
