@@ -63,7 +63,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(data: Path, work: Path, *words: str, code: int = 0) -> str:
+def started(data: Path, work: Path, *words: str) -> subprocess.Popen[str]:
+    """Start the experiment, and return the process."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(REPOSITORY),
@@ -73,11 +74,24 @@ def run(data: Path, work: Path, *words: str, code: int = 0) -> str:
     }
     command = [sys.executable, SCRIPT, "--data", data, "--work", work, "--fast"]
     command += ["--variants", *VARIANTS, *words]
-    ended = subprocess.run(
-        list(map(str, command)), env=environment, capture_output=True, text=True, timeout=600
+    return subprocess.Popen(
+        list(map(str, command)),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
-    assert ended.returncode == code, ended.stdout + ended.stderr
-    return ended.stdout + ended.stderr
+
+
+def run(data: Path, work: Path, *words: str, code: int = 0) -> str:
+    """Run the experiment, check its exit code, and return its output."""
+    process = started(data, work, *words)
+    try:
+        printed, _ = process.communicate(timeout=600)
+    finally:
+        process.kill()
+    assert process.returncode == code, printed
+    return printed
 
 
 def files_of(work: Path) -> dict[str, int]:
@@ -198,6 +212,7 @@ def test_the_table_contains_means_and_deviations() -> None:
         )
     }
     diverged = runs["0"] | {"scores": {}, "diverged": "the loss is not finite"}
+    diverged["curve"] = [[250, 7.0]]
     variants = {"bert": {"title": "BERT", "runs": runs}, "muon": {"title": "+ Muon", "runs": {}}}
     variants["muon"]["runs"] = {"0": diverged}
     program = "import json, sys; from report import table; "
@@ -212,7 +227,9 @@ def test_the_table_contains_means_and_deviations() -> None:
     assert cells["BLiMP accuracy, %"] == "60.0 ± 0.0"
     # The best learning rate counts, separately for each seed.
     assert cells["SST-2 accuracy, %"] == "51.0 ± 1.4"
-    assert "(1 diverged)" in muon
+    cells = dict(zip(names, muon, strict=False))
+    assert cells["held-out loss, rows of 32"] == "(1 diverged)"
+    assert cells["loss after phase 1"] == ""
 
 
 @pytest.mark.slow
@@ -230,6 +247,7 @@ def test_wrong_options_are_refused(data: Path, tmp_path: Path) -> None:
         "--lengths 8 16 32": "--lengths=8 16 32: more than two phases",
         "--batch-tokens 100": "--batch-tokens=100: not a multiple of each length in --lengths",
         "--extend missing.json": "--extend=missing.json: is not a file",
+        "--steps prepare --corpora .": "--corpora=.: contains prepared corpora already",
         f"--data {tmp_path}": f"--data={tmp_path}: has no subfolder corpus_small/",
     }
     program = """
@@ -397,18 +415,7 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     )
     recipe.write_text(original)
 
-    # Published runs are not repeated in another folder, unless their settings differ. Their
-    # learning rates are used without trials.
-    words = ["--corpora", f"{work / 'corpora'}", "--extend", f"{work / 'results.json'}"]
-    assert "started" not in run(data, tmp_path / "extended", *words)
-    extended = results(tmp_path / "extended")
-    assert extended["learning_rates"] == first["learning_rates"]
-    assert extended["tuning"] == {} and extended["variants"] == first["variants"]
-    assert len(files_of(tmp_path / "extended")) == 2 * 5 + 2
-    words += ["--tokens", f"{512 * 8}"]
-    printed = run(data, tmp_path / "other", *words, code=1)
-    assert re.search(r"bert at \S+, seed 0: the published results have different", printed)
-
+    check_extension(data, tmp_path, work)
     check_a_single_length(data, tmp_path / "short", work / "corpora")
 
     # A wider grid of learning rates reuses the runs of the narrower one.
@@ -418,6 +425,79 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     assert printed.count("started") == 2 * 2
     for name, rate in added.items():
         assert f"\n{name} at {rate}, seed 0: started" in f"\n{printed}"
+
+
+def check_extension(data: Path, folder: Path, work: Path) -> None:
+    """Check that other work folders in `folder` can reuse the published results in `work`."""
+    first = results(work)
+    # Published runs are not repeated in another folder, unless their settings differ. Their
+    # learning rates are used without trials.
+    words = ["--corpora", f"{work / 'corpora'}", "--extend", f"{work / 'results.json'}"]
+    assert "started" not in run(data, folder / "extended", *words)
+    extended = results(folder / "extended")
+    for part in ("learning_rates", "tuning", "variants"):
+        assert extended[part] == first[part]
+    assert len(files_of(folder / "extended")) == 2 * 5 + 2
+    # Other settings are refused, even for variants that have not been published.
+    printed = run(data, folder / "other", *words, "--tokens", "4096", "--variants", "wsd", code=2)
+    assert "was measured with --tokens 8192, not 4096. Use the same settings" in printed
+    # An adopted run has no model, so another score requires training again.
+    words += ["--variants", "bert", "--finetuning-rates", "3e-4", "1e-3"]
+    printed = run(data, folder / "extended", *words)
+    assert "seed 0: measured again, since its model is not in this folder" in printed
+    assert printed.count("started") == 1 + 2 + 2 * 2
+    # The best score of a task is not reported until all rates have been tried.
+    run(data, folder / "extended", *words, "3e-3", "--steps", "report")
+    content = json.loads((folder / "extended/results.json").read_text())
+    assert content["variants"]["bert"]["runs"]["0"]["scores"].keys() == {"held-out", "BLiMP"}
+
+
+@pytest.mark.slow
+def test_runs_resume_and_may_diverge(data: Path, tmp_path: Path) -> None:
+    words = ["--variants", "bert", "--tokens", f"{512 * 400}", "--corpora", f"{tmp_path}/corpora"]
+    run(data, tmp_path, "--steps", "prepare")
+    rate = ["--learning-rates", "bert=1e-3"]
+    # The number of cores of a process can change the last bits of a loss.
+    train = [*words, *rate, "--seeds", "2", "--steps", "train", "--parallel", "2"]
+    report = [*words, *rate, "--seeds", "2", "--steps", "report"]
+    stopped, work = tmp_path / "stopped", tmp_path / "work"
+    copies = started(data, stopped, *train)
+    assert copies.stdout
+    printed = ""
+    while "after step 200" not in printed:
+        assert (line := copies.stdout.readline()), printed
+        printed += line
+    copies.terminate()
+    printed += copies.communicate(timeout=120)[0]
+    assert copies.returncode == 1 and "stopped. Repeat the command to resume" in printed
+    assert len(files_of(stopped)) < 2
+    run(data, stopped, *train)
+    run(data, stopped, *report)
+    run(data, work, *train)
+    run(data, work, *report)
+    resumed, uninterrupted = (
+        json.loads((folder / "results.json").read_text())["variants"]["bert"]["runs"]
+        for folder in (stopped, work)
+    )
+    for seed in ("0", "1"):
+        assert resumed[seed]["curve"] == uninterrupted[seed]["curve"]
+    assert resumed["0"]["curve"] != resumed["1"]["curve"]
+
+    # A learning rate with which the loss is not finite is not the best one.
+    rates = ["--learning-rates", "bert=1e30,1e-3"]
+    printed = run(data, work, *words, *rates, "--steps", "tune", "report")
+    assert "| recipe | 0.001 | 1e+30 |" in printed
+    assert re.search(r"\| BERT \| \d\.\d{3} \| diverged \|", printed)
+    content = json.loads((work / "results.json").read_text())
+    assert content["learning_rates"] == {"bert": 1e-3}
+    assert content["tuning"]["bert"].keys() == {"1e+30", "0.001"}
+    assert content["tuning"]["bert"]["1e+30"] is None
+    rates = ["--learning-rates", "bert=1e30,2e30"]
+    printed = run(data, work, *words, *rates, code=1)
+    assert "--learning-rates bert=1e+30,2e+30: all trials diverged. Use lower rates" in printed
+    # A run that diverged has no scores.
+    printed = run(data, work, *words, "--learning-rates", "bert=1e30", "--steps", "score", "report")
+    assert "(1 diverged)" in printed
 
 
 def check_a_single_length(data: Path, work: Path, corpora: Path) -> None:

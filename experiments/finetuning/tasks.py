@@ -131,7 +131,7 @@ def files_of(task: Task, data: Path, work: Path, *, fast: bool) -> Files:
         if name == "test.tsv" and not has_file(directory / name):
             continue  # The test set is optional, since many copies of GLUE do not include it.
         lines = table_text(directory / name).split("\n")
-        (work / name).write_text("\n".join(lines[: count + 1]) + "\n", encoding="utf-8")
+        write_file(work / name, "\n".join(lines[: count + 1]) + "\n")
     return Files(directory=str(work))
 
 

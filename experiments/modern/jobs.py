@@ -82,6 +82,11 @@ class Job:
         write_file(self.output, json.dumps(result, indent=1) + "\n")
         write_file(self._recipe_file, json.dumps(self.recipe, indent=1) + "\n")
 
+    def forget(self) -> None:
+        """Remove the results, so that the job can be run again."""
+        self.output.unlink(missing_ok=True)
+        self._recipe_file.unlink(missing_ok=True)
+
     @property
     def started(self) -> bool:
         """Whether the job was started, or published results were adopted."""

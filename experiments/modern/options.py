@@ -6,15 +6,18 @@ import argparse
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
-from variants import TUNED, VARIANTS
+from variants import TUNED, VARIANTS, tuned_variants
+
+from bert_jax.json_files import read_json_object
 
 STEPS = ("prepare", "tune", "train", "score", "report")
 # The options that determine the results; all runs in a --work folder share them.
 SETTINGS = ("tokens", "lengths", "batch_tokens", "dtype", "fast")
 # Further options to store with the results. They may change between two commands with the same
-# --work folder; a wider grid of learning rates, for example, reuses the runs of a narrower one.
-CHANGEABLE = ("learning_rates", "finetuning_rates", "pairs", "seeds", "parallel")
+# --work folder.
+CHANGEABLE = ("finetuning_rates", "pairs", "seeds", "parallel")
 # The learning rates to try for each recipe that is tuned.
 _LEARNING_RATES = {
     "bert": [5e-4, 1e-3, 2e-3],
@@ -25,7 +28,6 @@ _LEARNING_RATES = {
 _FAST = {
     "tokens": 512 * 16,
     "batch_tokens": 512,
-    "learning_rates": [(name, [1e-3, 2e-3]) for name in TUNED],
     "finetuning_rates": [3e-4],
     "pairs": 2,
     "seeds": 1,
@@ -42,7 +44,7 @@ def arguments(words: Sequence[str], description: str) -> argparse.Namespace:
     option("--work", type=Path, required=True, help="folder for the runs and the results")
     corpora = "folder with the prepared corpora (default: corpora in --work)"
     option("--corpora", type=Path, help=corpora)
-    published = "results.json whose learning rates are used, and whose runs are not repeated"
+    published = "results.json whose runs and learning rates are used instead of new ones"
     option("--extend", type=Path, metavar="FILE", help=published)
     steps = "steps of the experiment to perform (default: all)"
     option("--steps", nargs="+", choices=STEPS, default=list(STEPS), help=steps)
@@ -59,7 +61,7 @@ def arguments(words: Sequence[str], description: str) -> argparse.Namespace:
         "--learning-rates",
         nargs="+",
         type=grid,
-        default=list(_LEARNING_RATES.items()),
+        default=[],
         metavar="RECIPE=RATE,RATE",
         help=f"learning rates to try for the recipes that are tuned ({', '.join(TUNED)})",
     )
@@ -82,11 +84,9 @@ def arguments(words: Sequence[str], description: str) -> argparse.Namespace:
     if args.fast:
         parser.set_defaults(**_FAST)
         args = parser.parse_args(words)
-    given = dict(args.learning_rates)
-    if len(given) < len(args.learning_rates):
-        parser.error("--learning-rates: contains the same recipe twice. Give each recipe once")
-    args.learning_rates = dict(parser.get_default("learning_rates")) | given
     check(args, parser)
+    args.published = _published(args, parser) if args.extend else {}
+    args.learning_rates = _learning_rates(args, parser)
     args.data, args.work = args.data.resolve(), args.work.resolve()
     return args
 
@@ -127,22 +127,22 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
             f"--batch-tokens={args.batch_tokens}: not a multiple of each length in --lengths. Use "
             f"a multiple of {multiple}"
         )
-    numbers = {name: len(rates) for name, rates in args.learning_rates.items()}
-    most, fewest = (extreme(numbers, key=numbers.__getitem__) for extreme in (max, min))
-    if numbers[most] != numbers[fewest]:
-        parser.error(
-            f"--learning-rates: {numbers[most]} rates for {most}, but {numbers[fewest]} for "
-            f"{fewest}. Try the same number of rates for {', '.join(TUNED)}"
-        )
-    grids = {f"--learning-rates: {name}": rates for name, rates in args.learning_rates.items()}
+    grids = {f"--learning-rates: {name}": rates for name, rates in args.learning_rates}
     for place, rates in (grids | {"--finetuning-rates": args.finetuning_rates}).items():
         if len(set(rates)) < len(rates):
             words = ",".join(f"{rate:g}" for rate in rates)
             parser.error(f"{place}={words}: contains the same rate twice. Give each rate once")
+    if len(grids) < len(args.learning_rates):
+        parser.error("--learning-rates: contains the same recipe twice. Give each recipe once")
     if args.loader_workers < 0:
         parser.error(f"--loader-workers={args.loader_workers}: is negative. Use 0 or more")
     needed = {"prepare": ("corpus_small", "corpus_large"), "score": ("glue", "blimp")}
     if args.corpora:
+        if args.steps == ["prepare"]:
+            parser.error(
+                f"--corpora={args.corpora}: contains prepared corpora already. Omit --corpora, or "
+                "add further steps"
+            )
         needed.pop("prepare")
     for step, folders in needed.items():
         for folder in folders if step in args.steps else ():
@@ -150,3 +150,52 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
                 parser.error(f"--data={args.data}: has no subfolder {folder}/. Correct --data")
     if args.extend and not args.extend.is_file():
         parser.error(f"--extend={args.extend}: is not a file. Give the path of a results.json")
+
+
+def _published(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """Return the published results to extend; exit if their settings or variants differ."""
+
+    def refuse(problem: str, fix: str) -> NoReturn:
+        parser.error(f"--extend={args.extend}: {problem}. {fix}")
+
+    content = read_json_object(args.extend)
+    parts = ("settings", "corpora", "learning_rates", "tuning", "variants")
+    if not all(isinstance(content.get(part), dict) for part in parts):
+        refuse("contains no results", "Give a results.json")
+    for name in SETTINGS:
+        theirs, value = content["settings"].get(name), getattr(args, name)
+        if theirs != value:
+            option = name.replace("_", "-")
+            refuse(f"was measured with --{option} {theirs}, not {value}", "Use the same settings")
+    names = content["variants"].keys() | content["learning_rates"].keys()
+    if unknown := names - VARIANTS.keys():
+        refuse(
+            f"unknown variant {min(unknown)!r}", "Use the version of the code that wrote this file"
+        )
+    return content
+
+
+def _learning_rates(
+    args: argparse.Namespace, parser: argparse.ArgumentParser
+) -> dict[str, list[float]]:
+    """Return the learning rates to try for each recipe that is tuned.
+
+    They are the rates on the command line, else the best rate in the published results, else the
+    default. Exit unless there are equally many rates for all recipes that the variants need, except
+    those with a published rate.
+    """
+    given = dict(args.learning_rates)
+    tuned = {name: [rate] for name, rate in args.published.get("learning_rates", {}).items()}
+    tuned = {name: rates for name, rates in tuned.items() if name not in given}
+    defaults = {name: [1e-3, 2e-3] for name in TUNED} if args.fast else _LEARNING_RATES
+    rates = defaults | given | tuned
+    numbers = {
+        name: len(rates[name]) for name in tuned_variants(args.variants) if name not in tuned
+    }
+    if len(set(numbers.values())) > 1:
+        most, fewest = (extreme(numbers, key=numbers.__getitem__) for extreme in (max, min))
+        parser.error(
+            f"--learning-rates: {numbers[most]} rates for {most}, but {numbers[fewest]} for "
+            f"{fewest}. Try the same number of rates for {', '.join(numbers)}"
+        )
+    return rates

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jax
 from jobs import Job, required
 from ml_collections import ConfigDict
 from variants import (
@@ -34,7 +33,7 @@ from bert_jax.runs.runtime import hardware, versions
 from bert_jax.training.evaluation import TrainingDiverged
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.reports import EvaluationReport, Report
-from bert_jax.training.sharding import MeshConfig, make_mesh
+from bert_jax.training.sharding import make_mesh
 
 # The seed of the trials. The trial with the best learning rate is also the result for this seed.
 TRIAL_SEED = 0
@@ -90,14 +89,17 @@ class Laboratory:
         return {rate: self._job(name, TRIAL_SEED, rate) for rate in rates} if rates[1:] else {}
 
     def is_tuned(self, name: str) -> bool:
-        """Return whether all trials of a variant are finished.
+        """Return whether all trials of a variant are finished, and at least one did not diverge.
 
         Trials with Muon use the tuned learning rate of AdamW.
         """
         variant = VARIANTS[name]
         if name != variant.base and not self.is_tuned(variant.base):
             return False
-        return all(job.result() is not None for job in self.trials(name).values())
+        trials = [job.result() for job in self.trials(name).values()]
+        return not trials or (
+            None not in trials and any(not trial["diverged"] for trial in trials if trial)
+        )
 
     def tuned_rate(self, name: str) -> float:
         """Return the learning rate with the lowest loss; exit if tuning is not finished."""
@@ -178,7 +180,7 @@ class Laboratory:
             "tokens_per_second": statistics.median(speeds) if speeds else None,
             "curve": curve,
             "date": datetime.date.today().isoformat(),
-            "hardware": hardware(make_mesh(MeshConfig(), jax.devices()[:1])),
+            "hardware": hardware(make_mesh(config.mesh)),
             "versions": versions(),
         }
 

@@ -139,9 +139,13 @@ def _percent(run: dict[str, Any], name: str) -> float | None:
 
 
 def _loss_after_phase_1(run: dict[str, Any]) -> float | None:
-    """Return the loss of a run's last evaluation in the first phase; None if there is none."""
-    _, losses = next(_pieces(run))
-    return losses[-1] if losses else None
+    """Return the loss of a run's last evaluation in the first phase.
+
+    Return None if there is none, or if the run diverged before the first evaluation in the second
+    phase.
+    """
+    (_, losses), (_, later) = _pieces(run)
+    return losses[-1] if losses and later else None
 
 
 def _spread(values: Sequence[float | None], digits: int) -> str:

@@ -27,16 +27,16 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "finetuning"), st
 
 from commands import claim, locked  # noqa: E402
 from corpus import description_of, opened, prepare  # noqa: E402
-from jobs import Job, Published, adopt, in_parallel, required, run_all  # noqa: E402
+from extension import adopt_published, forget_if_incomplete  # noqa: E402
+from jobs import Job, in_parallel, required, run_all  # noqa: E402
 from options import CHANGEABLE, SETTINGS, arguments  # noqa: E402
 from pretraining import Laboratory  # noqa: E402
 from report import draw, table, tuning_table  # noqa: E402
 from scores import EPOCHS, Scorer  # noqa: E402
 from step_reduction import reduction_lines, step_reduction  # noqa: E402
-from variants import TUNED, VARIANTS, WITH_MUON, Settings, tuned_with  # noqa: E402
+from variants import VARIANTS, WITH_MUON, Settings, tuned_variants, tuned_with  # noqa: E402
 
 from bert_jax.files import write_file  # noqa: E402
-from bert_jax.json_files import read_json_object  # noqa: E402
 from bert_jax.processes import tune_malloc_for_training  # noqa: E402
 from bert_jax.runs.runtime import enable_compilation_cache  # noqa: E402
 
@@ -50,15 +50,12 @@ def laboratory(args: argparse.Namespace) -> Laboratory:
     """Return the inputs and settings that all pretraining runs share."""
     corpora = corpora_of(args)
     lengths = tuple(args.lengths)
-    rates = dict(args.learning_rates)
-    if args.extend:
-        rates |= {name: [rate] for name, rate in published(args)["learning_rates"].items()}
     return Laboratory(
         args.work,
         corpora,
         opened(corpora, lengths),
         Settings(args.tokens, lengths, args.batch_tokens, args.dtype, args.fast),
-        rates,
+        args.learning_rates,
         args.loader_workers,
     )
 
@@ -76,36 +73,36 @@ def scoring_jobs(pretrained: Job, name: str, args: argparse.Namespace) -> dict[s
     return {job.output.stem: job for job in jobs}
 
 
-def tuned_variants(args: argparse.Namespace) -> list[str]:
-    """Return the variants to tune, first those with AdamW, whose rates Muon's trials need."""
-    variants = [VARIANTS[name] for name in args.variants]
-    needed = {variant.base for variant in variants} | set(map(tuned_with, variants))
-    return [name for name in TUNED if name in needed]
-
-
 def run_jobs(args: argparse.Namespace) -> None:
     """Tune, train and score, or do only the requested steps."""
     lab = laboratory(args)
     tune_malloc_for_training()
     enable_compilation_cache()
     if "tune" in args.steps:
-        names = tuned_variants(args)
+        names = tuned_variants(args.variants)
         for optimizer in ("adamw", "muon"):
             tuned = [name for name in names if VARIANTS[name].optimizer == optimizer]
             run_all([job for name in tuned for job in lab.trials(name).values()])
+    if not {"train", "score"} & set(args.steps):
+        return
     # Train all variants with one seed before the next one, so that later seeds can reuse the
     # compiled programs.
-    pairs = [(name, seed) for seed in range(args.seeds) for name in args.variants]
+    runs: list[tuple[Job, dict[str, Job]]] = []
+    for seed in range(args.seeds):
+        for name in args.variants:
+            pretrained = lab.training_job(name, seed)
+            scoring = scoring_jobs(pretrained, name, args)
+            forget_if_incomplete(pretrained, scoring)
+            runs.append((pretrained, scoring))
     if "train" in args.steps:
-        run_all([lab.training_job(name, seed) for name, seed in pairs])
+        run_all([pretrained for pretrained, _ in runs])
     if "score" in args.steps:
-        trained = [(name, lab.training_job(name, seed)) for name, seed in pairs]
         run_all(
             [
                 job
-                for name, pretrained in trained
+                for pretrained, scoring in runs
                 if not required(pretrained)["diverged"]
-                for job in scoring_jobs(pretrained, name, args).values()
+                for job in scoring.values()
             ]
         )
 
@@ -113,7 +110,7 @@ def run_jobs(args: argparse.Namespace) -> None:
 def results(args: argparse.Namespace) -> dict[str, Any]:
     """Collect the results of all finished runs."""
     lab = laboratory(args)
-    tuned = [name for name in tuned_variants(args) if lab.is_tuned(name)]
+    tuned = [name for name in tuned_variants(args.variants) if lab.is_tuned(name)]
     variants: dict[str, Any] = {}
     for variant in map(VARIANTS.__getitem__, args.variants):
         seeds = range(args.seeds if tuned_with(variant) in tuned else 0)
@@ -132,17 +129,23 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
         "settings": {name: getattr(args, name) for name in (*SETTINGS, *CHANGEABLE)},
         "corpora": description_of(lab.manifests),
         "learning_rates": {name: lab.tuned_rate(name) for name in tuned},
-        "tuning": {
-            name: {f"{rate:g}": loss for rate, loss in lab.trial_losses(name).items()}
-            for name in tuned
-            if lab.trials(name)
-        },
+        "tuning": {name: losses for name in tuned if (losses := tuning_of(name, lab, args))},
         "variants": variants,
         "step_reductions": {
             base: {str(length): step_reduction(variants, base, length) for length in args.lengths}
             for base in WITH_MUON
         },
     }
+
+
+def tuning_of(name: str, lab: Laboratory, args: argparse.Namespace) -> dict[str, float | None]:
+    """Return the final loss of each trial of a variant; for a published rate, as published."""
+    if lab.trials(name):
+        return {f"{rate:g}": loss for rate, loss in lab.trial_losses(name).items()}
+    losses: dict[str, float | None] = {}
+    if args.published and has_published_rates(name, args):
+        losses = args.published["tuning"].get(name, {})
+    return losses
 
 
 def run_results(pretrained: Job, name: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -159,42 +162,33 @@ def run_results(pretrained: Job, name: str, args: argparse.Namespace) -> dict[st
     return required(pretrained) | {"scores": scores, "recipes": hashes}
 
 
-def published(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the published results to extend; exit if the file contains something else."""
-    content = read_json_object(args.extend)
-    variants, rates = content.get("variants"), content.get("learning_rates")
-    if not isinstance(variants, dict) or not isinstance(rates, dict):
-        raise SystemExit(f"--extend={args.extend}: contains no results. Give a results.json")
-    if unknown := variants.keys() - VARIANTS.keys() or rates.keys() - set(TUNED):
-        raise SystemExit(
-            f"--extend={args.extend}: unknown variant {min(unknown)!r}. Use the version of the "
-            "code that wrote this file"
-        )
-    return content
+def has_published_rates(name: str, args: argparse.Namespace) -> bool:
+    """Return whether a variant's learning rates are those of the published results."""
+    variant, rates = VARIANTS[name], args.published["learning_rates"]
+    return all(
+        args.learning_rates[tuned] == [rates.get(tuned)]
+        for tuned in (variant.base, tuned_with(variant))
+    )
 
 
 def extend(args: argparse.Namespace) -> None:
-    """Adopt fully scored runs of the chosen variants from a results file.
+    """Adopt the published runs of the chosen variants and seeds, and all of their scores.
 
-    Exit if their settings differ. Runs that diverged have no scores.
+    Runs for which --learning-rates contains other rates are not adopted.
     """
-    lab, content = laboratory(args), published(args)
+    lab, content = laboratory(args), args.published
+    if content["corpora"] != description_of(lab.manifests):
+        raise SystemExit(
+            f"--extend={args.extend}: was measured with different corpora. Use the same data and "
+            "the version of the code with which they were prepared"
+        )
     for name in args.variants:
+        if not has_published_rates(name, args):
+            continue
         for seed, run in content["variants"].get(name, {"runs": {}})["runs"].items():
-            if int(seed) >= args.seeds:
-                continue
-            pretrained = lab.training_job(name, int(seed))
-            jobs = scoring_jobs(pretrained, name, args)
-            scores, hashes = run.pop("scores"), run.pop("recipes")
-            if run["diverged"] or scores.keys() == jobs.keys():
-                adopt(
-                    Published(pretrained, run, hashes[pretrained.output.stem]),
-                    [Published(jobs[score], scores[score], hashes[score]) for score in scores],
-                )
-            else:
-                print(
-                    f"{pretrained.name}: measured again, since its published scores are incomplete"
-                )
+            if int(seed) < args.seeds:
+                pretrained = lab.training_job(name, int(seed))
+                adopt_published(run, pretrained, scoring_jobs(pretrained, name, args))
 
 
 def write_report(args: argparse.Namespace) -> None:
@@ -202,8 +196,8 @@ def write_report(args: argparse.Namespace) -> None:
     content = results(args)
     if not content["variants"]:
         raise SystemExit(
-            f"--work={args.work}: contains no finished pretraining run. Run the same command "
-            "without --steps"
+            f"--work={args.work}: contains no finished pretraining run at a tuned learning "
+            "rate. Run the same command without --steps"
         )
     lines = [*tuning_table(content["tuning"]), ""] if content["tuning"] else []
     lines += table(content["variants"], args.lengths)

@@ -22,8 +22,8 @@ HELD_OUT, BLIMP = "held-out", "BLiMP"
 EPOCHS = {"SST-2": 1, "STS-B": 4}
 SENTENCES = 16_000
 BATCH_SIZE = 32
-# The maximum number of tokens in an example, unless the models have fewer positions; longer ones
-# are truncated.
+# The maximum number of tokens in an example, unless the longest training rows have fewer; longer
+# examples are truncated.
 MAX_LENGTH = 64
 
 

@@ -126,6 +126,13 @@ def tuned_with(variant: Variant) -> str:
     return variant.base if variant.optimizer == "adamw" else WITH_MUON[variant.base][0].name
 
 
+def tuned_variants(names: Iterable[str]) -> list[str]:
+    """Return the names of the variants to tune for the given variants, in the order of `TUNED`."""
+    variants = [VARIANTS[name] for name in names]
+    needed = {variant.base for variant in variants} | set(map(tuned_with, variants))
+    return [name for name in TUNED if name in needed]
+
+
 @dataclass(frozen=True)
 class Settings:
     """The settings that all runs share.
