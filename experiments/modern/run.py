@@ -163,7 +163,7 @@ def run_results(pretrained: Job, name: str, args: argparse.Namespace) -> dict[st
 
 
 def has_published_rates(name: str, args: argparse.Namespace) -> bool:
-    """Return whether a variant's learning rates are those of the published results."""
+    """Return whether a variant uses the learning rates of the published results."""
     variant, rates = VARIANTS[name], args.published["learning_rates"]
     return all(
         args.learning_rates[tuned] == [rates.get(tuned)]
