@@ -163,10 +163,12 @@ def _published(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dic
     if not all(isinstance(content.get(part), dict) for part in parts):
         refuse("contains no results", "Give a results.json")
     for name in SETTINGS:
-        theirs, value = content["settings"].get(name), getattr(args, name)
-        if theirs != value:
+        published, value = content["settings"].get(name), getattr(args, name)
+        if published != value:
             option = name.replace("_", "-")
-            refuse(f"was measured with --{option} {theirs}, not {value}", "Use the same settings")
+            refuse(
+                f"was measured with --{option} {published}, not {value}", "Use the same settings"
+            )
     names = content["variants"].keys() | content["learning_rates"].keys()
     if unknown := names - VARIANTS.keys():
         refuse(
