@@ -7,6 +7,7 @@ The supported field types are bool, int, float, str, Literal, tuples, `X | None`
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ T = TypeVar("T")
 
 _SCALARS = (bool, int, float, str)
 _SECTIONS = "sections"
+_type_hints = functools.cache(typing.get_type_hints)
 
 
 def one_section_of(sections: Callable[[], Mapping[str, type]]) -> Any:
@@ -48,7 +50,7 @@ class ConfigKey:
 
 def config_keys(cls: type) -> dict[str, ConfigKey]:
     """Return a dict from name to config key for a dataclass, in declaration order."""
-    hints, keys = typing.get_type_hints(cls), {}
+    hints, keys = _type_hints(cls), {}
     for field in dataclasses.fields(cls):
         if _SECTIONS in field.metadata:
             for name, section in field.metadata[_SECTIONS]().items():

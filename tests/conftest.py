@@ -19,8 +19,12 @@ from .commands import REPOSITORY, Command, Finished, xla_flags
 # and the compilation cache keeps all programs except the smallest.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+# Stack traces in compiled programs are not needed, and leaving them out makes compilation faster.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # If a flag is repeated, its last value takes effect.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {xla_flags(devices=8)}".strip()
+# Most tests with subprocesses import hundreds of modules, so the compiled modules are kept.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # If this variable were set, user errors would raise exceptions.
 os.environ.pop("BERT_JAX_TRACEBACK", None)
 if "JAX_COMPILATION_CACHE_DIR" in os.environ:
@@ -57,9 +61,13 @@ SPLIT_FILES = ("tests/docs/test_pages.py", "tests/docs/test_course.py")
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector ignore the millions of objects created by importing the tests."""
+    """Make garbage collection rare, and ignore the millions of objects created by imports.
+
+    By default, it would take more than 10% of the time, since JAX caches programs in many objects.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -67,6 +68,9 @@ COMPUTING = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}
 USE_ORBAX = {"bert_jax/training/checkpoint.py", "bert_jax/training/checkpoint_parameters.py"}
 
 
+parsed = cache(ast.parse)  # Most tests examine every source file.
+
+
 def package_of(path: Path) -> str | None:
     parts = path.relative_to(PACKAGE).parts
     return parts[0] if len(parts) > 1 else None
@@ -87,7 +91,7 @@ def imports_of(source: str, package: str = "", *, late: bool = True) -> Iterator
       package: the module's package, which is needed to resolve relative imports.
       late: whether to include imports inside functions and under TYPE_CHECKING.
     """
-    nodes: list[ast.AST] = [ast.parse(source)]
+    nodes: list[ast.AST] = [parsed(source)]
     while nodes:
         node = nodes.pop()
         nodes += [child for child in ast.iter_child_nodes(node) if late or not is_late(child)]
@@ -217,7 +221,7 @@ def test_the_command_line_starts_without_heavy_libraries() -> None:
 
 def test_modules_have_docstrings_and_specific_names() -> None:
     for path in SOURCES:
-        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), name_of(path)
+        assert ast.get_docstring(parsed(path.read_text(encoding="utf-8"))), name_of(path)
         assert path.stem not in {"utils", "util", "helpers", "misc", "common"}, name_of(path)
 
 
@@ -230,7 +234,7 @@ def test_json_files_are_read_with_the_json_files_module() -> None:
     for path in SOURCES:
         if name_of(path) in READS_ITS_OWN_JSON:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.load", "json.loads"):
                 text = ast.unparse(node)
                 if "read" in text or not text.startswith("json.loads"):
@@ -251,7 +255,7 @@ def test_the_command_line_only_parses_and_prints() -> None:
         total += num_lines
         if num_lines > MAX_CLI_FILE_LINES:
             wrong.append(f"{name_of(path)}: {num_lines} lines")
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(parsed(source)):
             if isinstance(node, ast.ClassDef):
                 wrong.append(f"{name_of(path)}: class {node.name}")
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -265,7 +269,7 @@ def test_the_command_line_only_parses_and_prints() -> None:
 
 def printing(source: str) -> Iterator[str]:
     """Yield expressions that print, or that use a standard stream other than to flush it."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     flushed = {
         id(node.value)
         for node in ast.walk(tree)
