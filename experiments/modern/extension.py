@@ -20,7 +20,8 @@ def adopt_published(run: Mapping[str, Any], pretrained: Job, scoring: Mapping[st
     scores, hashes = run["scores"], run["recipes"]
     if not run["diverged"] and scoring.keys() - scores.keys():
         if not pretrained.started:
-            print(f"{pretrained.name}: measured again, since its published scores are incomplete")
+            reason = "since its published scores are incomplete"
+            print(f"{pretrained.name}: will be measured again, {reason}")
         return
     result = {name: value for name, value in run.items() if name not in ("scores", "recipes")}
     adopt(
@@ -38,7 +39,8 @@ def forget_if_incomplete(pretrained: Job, scoring: Mapping[str, Job]) -> None:
 
     An adopted run has no model that could be scored.
     """
-    result = pretrained.result()
+    # If adopting it was interrupted, the run does not count as started and is adopted again.
+    result = pretrained.result() if pretrained.started else None
     if result is None or result["diverged"] or (pretrained.output.parent / "run").is_dir():
         return
     if all(job.result() is not None for job in scoring.values()):
@@ -47,4 +49,6 @@ def forget_if_incomplete(pretrained: Job, scoring: Mapping[str, Job]) -> None:
         if acquired:
             for job in (*scoring.values(), pretrained):
                 job.forget()
-            print(f"{pretrained.name}: measured again, since its model is not in this folder")
+            print(
+                f"{pretrained.name}: will be measured again, since its model is not in this folder"
+            )

@@ -78,7 +78,7 @@ class Job:
 
     def adopt(self, result: Mapping[str, Any]) -> None:
         """Write published results as if they had been measured."""
-        # Without a recipe, the results are not used, so the recipe is written last.
+        # Until the recipe is written, the run does not count as started.
         write_file(self.output, json.dumps(result, indent=1) + "\n")
         write_file(self._recipe_file, json.dumps(self.recipe, indent=1) + "\n")
 

@@ -15,9 +15,9 @@ from bert_jax.json_files import read_json_object
 STEPS = ("prepare", "tune", "train", "score", "report")
 # The options that determine the results; all runs in a --work folder share them.
 SETTINGS = ("tokens", "lengths", "batch_tokens", "dtype", "fast")
-# Further options to store with the results. They may change between two commands with the same
-# --work folder.
-CHANGEABLE = ("finetuning_rates", "pairs", "seeds", "parallel")
+# Further options to store with the results. They may differ between commands with the same --work
+# folder, except that `pairs` is fixed once BLiMP has been scored.
+CHANGEABLE = ("finetuning_rates", "pairs", "seeds")
 # The learning rates to try for each recipe that is tuned.
 _LEARNING_RATES = {
     "bert": [5e-4, 1e-3, 2e-3],
@@ -93,14 +93,22 @@ def arguments(words: Sequence[str], description: str) -> argparse.Namespace:
 
 def whole_number(word: str) -> int:
     """Convert an option to a positive whole number."""
-    if (value := int(word)) < 1:
-        raise argparse.ArgumentTypeError(f"{word}: not positive. Use a whole number from 1 on")
+    try:
+        value = int(word)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{word}: not a positive whole number. Use 1 or more")
     return value
 
 
 def learning_rate(word: str) -> float:
     """Convert an option to a learning rate."""
-    if not 0 < (value := float(word)) < math.inf:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{word}: not a learning rate. Use a positive number")
     return value
 
@@ -127,12 +135,16 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
             f"--batch-tokens={args.batch_tokens}: not a multiple of each length in --lengths. Use "
             f"a multiple of {multiple}"
         )
-    grids = {f"--learning-rates: {name}": rates for name, rates in args.learning_rates}
-    for place, rates in (grids | {"--finetuning-rates": args.finetuning_rates}).items():
+
+    def listed(rates: Sequence[float], separator: str) -> str:
+        return separator.join(f"{rate:g}" for rate in rates)
+
+    grids = [(f"--learning-rates {name}={listed(x, ',')}", x) for name, x in args.learning_rates]
+    tried = args.finetuning_rates
+    for words, rates in (*grids, (f"--finetuning-rates {listed(tried, ' ')}", tried)):
         if len(set(rates)) < len(rates):
-            words = ",".join(f"{rate:g}" for rate in rates)
-            parser.error(f"{place}={words}: contains the same rate twice. Give each rate once")
-    if len(grids) < len(args.learning_rates):
+            parser.error(f"{words}: contains the same rate twice. Give each rate once")
+    if len({name for name, _ in args.learning_rates}) < len(grids):
         parser.error("--learning-rates: contains the same recipe twice. Give each recipe once")
     if args.loader_workers < 0:
         parser.error(f"--loader-workers={args.loader_workers}: is negative. Use 0 or more")
@@ -140,7 +152,7 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     if args.corpora:
         if args.steps == ["prepare"]:
             parser.error(
-                f"--corpora={args.corpora}: contains prepared corpora already. Omit --corpora, or "
+                f"--corpora={args.corpora}: already contains prepared corpora. Omit --corpora, or "
                 "add further steps"
             )
         needed.pop("prepare")

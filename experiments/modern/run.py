@@ -139,7 +139,7 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def tuning_of(name: str, lab: Laboratory, args: argparse.Namespace) -> dict[str, float | None]:
-    """Return the final loss of each trial of a variant; for a published rate, as published."""
+    """Return the final loss of each trial of a variant, which may be published."""
     if lab.trials(name):
         return {f"{rate:g}": loss for rate, loss in lab.trial_losses(name).items()}
     losses: dict[str, float | None] = {}
@@ -153,7 +153,7 @@ def run_results(pretrained: Job, name: str, args: argparse.Namespace) -> dict[st
     jobs = scoring_jobs(pretrained, name, args)
     scores = {score: result for score, job in jobs.items() if (result := job.result())}
     for task in EPOCHS:
-        # The report contains the best score of all learning rates.
+        # The best score is reported, so leave out a task until it is scored at all rates.
         rates = [score for score in jobs if score.startswith(f"{task}-")]
         if not scores.keys() >= set(rates):
             scores = {score: result for score, result in scores.items() if score not in rates}

@@ -34,8 +34,8 @@ def step_reduction(variants: Mapping[str, Any], base: str, length: int) -> dict[
       contains the same for each seed. These steps are also given as a fraction of the steps with
       AdamW, and their FLOPs, including Muon's matrix products, as a fraction of the FLOPs with
       AdamW. `bound` is "at most" if even the shortest runs reach the loss of AdamW, "more than" if
-      even the longest runs do not reach it, and empty otherwise. None if the variant with AdamW or
-      all variants with Muon are not scored, or if they are not scored with a common seed.
+      even the longest runs do not reach it, and empty otherwise. None if the variant with AdamW is
+      not scored, if no variant with Muon is, or if the scored variants have no seed in common.
     """
     scored = {
         name: runs

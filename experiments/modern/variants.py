@@ -44,7 +44,7 @@ class Variant:
 
     @property
     def base(self) -> str:
-        """The name of the recipe with AdamW on which the variant's learning rates are tuned."""
+        """The name of the tuned recipe with AdamW that has the same kind of positions."""
         positions: str = self.changes.get("model", {}).get("positions", "learned")
         return "rotary" if positions == "rotary" else "bert"
 
