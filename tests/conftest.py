@@ -19,8 +19,6 @@ from .commands import REPOSITORY, Command, Finished, xla_flags
 # and the compilation cache keeps all programs except the smallest.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
-# Stack traces in compiled programs are not needed, and leaving them out makes compilation faster.
-os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # If a flag is repeated, its last value takes effect.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {xla_flags(devices=8)}".strip()
 # Most tests with subprocesses import hundreds of modules, so the compiled modules are kept.

@@ -21,7 +21,7 @@ from bert_jax.training.state import TrainState, init_state
 from bert_jax.training.step import StepInputs, make_train_step
 from bert_jax.training.tuning import Tuning, TuningConfig
 
-LAYERS = 4
+LAYERS = 3
 ENCODER = EncoderConfig(
     vocab_size=64,
     hidden_dim=16,
@@ -136,9 +136,9 @@ def test_lower_layers_have_lower_learning_rates(
     for name, power in {
         "masked_lm.transform.kernel": 0,
         "pooler.dense.kernel": 0,
-        "encoder.layers.3.ffn.up.kernel": 1,
-        "encoder.layers.0.attention.query.kernel": 4,
-        "encoder.embeddings.position": 5,
+        "encoder.layers.2.ffn.up.kernel": 1,
+        "encoder.layers.0.attention.query.kernel": 3,
+        "encoder.embeddings.position": 4,
     }.items():
         moved = run.after[name] - run.before[name]
         expected = whole.after[name] - whole.before[name]
@@ -146,7 +146,7 @@ def test_lower_layers_have_lower_learning_rates(
 
 
 def test_more_layers_than_the_model_has_are_refused() -> None:
-    with pytest.raises(ValueError, match="tuning.top_layers=5: expected at most 4, the number of"):
+    with pytest.raises(ValueError, match="tuning.top_layers=5: expected at most 3, the number of"):
         Tuning(TuningConfig(top_layers=5), ENCODER)
     with pytest.raises(ValueError, match="tuning.layer_decay=0.0"):
         TuningConfig(layer_decay=0.0)
@@ -156,7 +156,7 @@ def test_more_layers_than_the_model_has_are_refused() -> None:
 
 @pytest.mark.parametrize("changes", [dict(top_layers=2), dict(layer_decay=0.9)])
 def test_layers_that_share_parameters_are_trained_together(changes: dict[str, Any]) -> None:
-    shared = dataclasses.replace(ENCODER, sharing="ffn", num_groups=2)
+    shared = dataclasses.replace(ENCODER, num_layers=4, sharing="ffn", num_groups=2)
     with pytest.raises(
         ValueError, match=r"share parameters \(sharing='ffn'\), so either all or none of them are"
     ):
