@@ -37,7 +37,6 @@ def xla_flags(devices: int) -> str:
     takes 10% longer when every core runs its own test, so it is disabled here.
     """
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
-    flags += " --xla_llvm_disable_expensive_passes=true"
     # Set the flag only for this version, since XLA exits on unknown flags.
     if version("jaxlib").startswith("0.10."):
         flags += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"

@@ -61,7 +61,7 @@ SPLIT_FILES = ("tests/docs/test_pages.py", "tests/docs/test_course.py")
 def pytest_collection_finish() -> None:
     """Make garbage collection rare, and ignore the millions of objects created by imports.
 
-    By default, it would take more than 10% of the time, since JAX caches programs in many objects.
+    By default, full collections are frequent, and each one visits all programs that JAX has cached.
     """
     gc.collect()
     gc.freeze()
