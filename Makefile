@@ -38,7 +38,8 @@ $(DEMO)/corpus/manifest.json: $(DEMO)/text/demo.jsonl $(DEMO)/tokenizer/vocab.tx
 	$(BERT_JAX) prepare --input $< --tokenizer $(DEMO)/tokenizer --output $(@D) \
 	  --max-length 128 --held-out 0.05 --workers $(WORKERS)
 
-# Compiled programs are kept between runs; tests of one file share theirs, so they share a worker.
+# All tests share compiled programs, which are kept between runs. Tests of one file also share fixtures,
+# so they share a worker.
 # Files are taken in the order of tests/conftest.py, the slow ones first.
 test: .venv/installed-dev
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax .venv/bin/pytest -n $(WORKERS) --dist loadfile \

@@ -25,10 +25,9 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {xla_flags(devices
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # If this variable were set, user errors would raise exceptions.
 os.environ.pop("BERT_JAX_TRACEBACK", None)
-if "JAX_COMPILATION_CACHE_DIR" in os.environ:
-    # JAX writes cache entries in place, so concurrent processes must not share a cache.
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] += f"/{worker}"
+# All workers and the processes that they start share a compilation cache. JAX locks a cache only if
+# its size is limited.
+os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(10**10)
 
 # The test files that take half a minute or more. They run first, so that no worker is still running
 # a slow file when all others have finished.
@@ -250,7 +249,8 @@ def bert_jax_here(
 @pytest.fixture(scope="session")
 def bert_jax(tmp_path_factory: pytest.TempPathFactory) -> Command:
     """Return an object that runs `bert-jax` commands in subprocesses."""
-    return Command(tmp_path_factory.mktemp("compiled"))
+    kept = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    return Command(Path(kept, "commands") if kept else tmp_path_factory.mktemp("compiled"))
 
 
 # Two phases with different sequence lengths: 20 steps of 16 x 32 tokens, and 12 steps of 8 x 64.

@@ -116,7 +116,6 @@ class Pages:
 
 
 @pytest.fixture(scope="session")
-def pages(tmp_path_factory: pytest.TempPathFactory, tiny_text: Path) -> Pages:
+def pages(tmp_path_factory: pytest.TempPathFactory, bert_jax: Command, tiny_text: Path) -> Pages:
     """Return an object that executes documentation pages."""
-    environment = Command(tmp_path_factory.mktemp("compiled")).environment()
-    return Pages(environment, tiny_text, tmp_path_factory.mktemp)
+    return Pages(bert_jax.environment(), tiny_text, tmp_path_factory.mktemp)
