@@ -38,9 +38,9 @@ $(DEMO)/corpus/manifest.json: $(DEMO)/text/demo.jsonl $(DEMO)/tokenizer/vocab.tx
 	$(BERT_JAX) prepare --input $< --tokenizer $(DEMO)/tokenizer --output $(@D) \
 	  --max-length 128 --held-out 0.05 --workers $(WORKERS)
 
-# All tests share compiled programs, which are kept between runs. Tests of one file also share fixtures,
-# so they share a worker.
-# Files are taken in the order of tests/conftest.py, the slow ones first.
+# All tests share compiled programs, which are kept between runs. Tests of one file also share
+# fixtures, so they share a worker. Files are taken in the order of tests/conftest.py, the slow ones
+# first.
 test: .venv/installed-dev
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax .venv/bin/pytest -n $(WORKERS) --dist loadfile \
 	  --no-loadscope-reorder

@@ -25,8 +25,8 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {xla_flags(devices
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # If this variable were set, user errors would raise exceptions.
 os.environ.pop("BERT_JAX_TRACEBACK", None)
-# All workers and the processes that they start share a compilation cache. JAX locks a cache only if
-# its size is limited.
+# All workers share a compilation cache, and so do the commands that they start. JAX locks a cache
+# only if its size is limited.
 os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(10**10)
 
 # The test files that take half a minute or more. They run first, so that no worker is still running

@@ -38,9 +38,9 @@ def same_machine() -> bool:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measure:
     """Return a function that measures a case, along with the other cases of its group."""
     results: dict[str, dict[str, Any]] = {}
-    # JAX writes cache entries in place, so no other process may write to the same directory.
+    # These commands do not lock the cache, so no other process may write to the same directory.
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    cache = cache and f"{cache}-frozen"
+    cache = cache and f"{cache}/frozen"
 
     def get(name: str) -> dict[str, Any]:
         if name not in results:
