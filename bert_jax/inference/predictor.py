@@ -27,7 +27,12 @@ from bert_jax.models.options import DTypeName
 from bert_jax.processes import format_bytes, memory_bytes
 from bert_jax.runs.checkpoints import load_model
 from bert_jax.runs.model_location import local_model
-from bert_jax.runs.work_dir import InferenceDefaults, read_inference_defaults, read_model
+from bert_jax.runs.work_dir import (
+    InferenceDefaults,
+    read_generator,
+    read_inference_defaults,
+    read_model,
+)
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 Text = str | tuple[str, str]
@@ -322,9 +327,13 @@ class Predictor:
         work_dir = local_model(work_dir)
         config, origin = read_model(work_dir)
         head, positions = config.head, config.encoder.max_positions
+        self.has_generator = read_generator(work_dir) is not None
         if self.heads is not None and head not in self.heads:
             purpose = self.purpose or f"have the head {' or '.join(map(repr, self.heads))}"
-            raise ValueError(unsuitable(work_dir, config, origin, purpose, self.made_by))
+            fits = self.has_generator and "masked_lm" in self.heads
+            raise ValueError(
+                unsuitable(work_dir, config, origin, purpose, self.made_by, generator=fits)
+            )
         self.check_origin(work_dir, origin)
         self.origin = origin
         trained = load_model(os.fspath(work_dir), dtype, step)

@@ -69,6 +69,8 @@ def unsuitable(
     origin: Mapping[str, str],
     purpose: str,
     made_by: str,
+    *,
+    generator: bool = False,
 ) -> str:
     """Return an error message for a model that was not made for the given purpose.
 
@@ -78,10 +80,12 @@ def unsuitable(
       origin: where the parameters come from, as recorded in `model.json`.
       purpose: the intended use of the model, such as "classify texts".
       made_by: the function that creates suitable models.
+      generator: whether the model has a generator that is suitable (Clark et al. 2020, "ELECTRA").
     """
     does, classes = use_of(config, origin)
     names = " or ".join(f"`{name}`" for name in classes or ("bj.Embed",))
+    extract = "extract its generator with `bj.extract`, or " if generator else ""
     return (
-        f"{model}: this model does not {purpose}. It {does}: use {names}. To {purpose}, use a "
-        f"model from {made_by}."
+        f"{model}: this model does not {purpose}. It {does}: use {names}. To {purpose}, {extract}"
+        f"use a model from {made_by}."
     )

@@ -257,9 +257,15 @@ class Attention(Predictor):
 
     def _check_masked_lm(self) -> None:
         if self.config.head not in ("pretraining", "masked_lm"):
-            made_by = FillMask.made_by
             raise ValueError(
-                unsuitable(self.checkpoint, self.config, self.origin, FillMask.purpose, made_by)
+                unsuitable(
+                    self.checkpoint,
+                    self.config,
+                    self.origin,
+                    FillMask.purpose,
+                    FillMask.made_by,
+                    generator=self.has_generator,
+                )
             )
 
     def _masks(self, read: TokenizedText) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -278,6 +279,12 @@ class EncoderConfig:
                 return layer, first
             case _:
                 assert_never(self.sharing)
+
+
+def complete_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of `EncoderConfig.identity` along with the default values that it omits."""
+    fields = dataclasses.fields(EncoderConfig)[_FIELDS_OF_0_1:]
+    return {field.name: field.default for field in fields} | dict(identity)
 
 
 # Encoder fields that matter only during training.

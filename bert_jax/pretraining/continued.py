@@ -23,8 +23,8 @@ def model_values(source: Path) -> dict[str, object]:
     return _without_training_keys(read_model(source)[0].encoder)
 
 
-def own_model_values(work_dir: Path) -> dict[str, object]:
-    """Return the `model.*` values that a run has already taken from its initial model.
+def configured_model_values(work_dir: Path) -> dict[str, object]:
+    """Return the `model.*` values of a run, ignoring the rotary angles of individual phases.
 
     Raises:
       ValueError: see `read_configured_model`.

@@ -40,6 +40,7 @@ from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.sharding import parameter_shardings
 from bert_jax.training.state import TrainState, abstract_state, init_state
 
+_ANGLES = ("rotary_theta", "local_rotary_theta")
 _POSITIONS = "encoder.embeddings.position"
 # Parameter names and shapes do not depend on the compute settings.
 _ANY_COMPUTE = ComputeConfig(dtype="float32", attention="xla")
@@ -142,15 +143,41 @@ def with_positions_of(encoder: EncoderConfig, source: EncoderConfig) -> EncoderC
         encoder = dataclasses.replace(encoder, max_positions=source.max_positions)
     if encoder.positions != source.positions or encoder.attention_window != source.attention_window:
         return encoder
-    angles = {name: getattr(source, name) for name in ("rotary_theta", "local_rotary_theta")}
+    angles = {name: getattr(source, name) for name in _ANGLES}
     return dataclasses.replace(encoder, **angles)
+
+
+def changed_angles(source: EncoderConfig, encoder: EncoderConfig) -> str:
+    """Describe how the rotary angles of a run differ from those of its initial model.
+
+    Args:
+      source: the encoder of the initial model.
+      encoder: the run's encoder.
+
+    Returns:
+      The description, which begins with a semicolon, or "" if there is no difference.
+    """
+    if encoder.positions != "rotary":
+        return ""
+    names = _ANGLES if encoder.attention_window is not None else _ANGLES[:1]
+    bases = {name: (_base(encoder, name), _base(source, name)) for name in names}
+    return "".join(
+        f"; {name} {base:,g} instead of {former:,g}"
+        for name, (base, former) in bases.items()
+        if base != former
+    )
+
+
+def _base(encoder: EncoderConfig, name: str) -> float:
+    theta: float | None = getattr(encoder, name)
+    return encoder.rotary_theta if theta is None else theta
 
 
 def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parameters, str]:
     """Return the parameters in `init_from` that the run can use, and a line that describes them."""
     source = local_model(init_from, "init_from")
     model, origin = read_model(source)
-    line = f"the parameters of {init_from}"
+    line = f"the parameters of {init_from}" + changed_angles(model.encoder, setup.model)
     saved_encoder = with_positions_of(setup.model, model.encoder)
     generator = _common_generator(source, setup)
     saved = _definition_on(saved_encoder, model, generator)

@@ -20,6 +20,7 @@ from bert_jax.pretraining.phase_config import PhaseConfig
 from bert_jax.pretraining.phases import PhaseCorpus
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.runs.runtime import dtype_hint
+from bert_jax.training.learning_rates import describe_optimizer
 from bert_jax.training.reporting import CURVES_NAME
 from bert_jax.training.sharding import undivided
 
@@ -44,7 +45,7 @@ def describe(
     *,
     chooses_size: bool,
 ) -> list[str]:
-    """Describe the model, devices and corpora of a run, with notes on anything unusual.
+    """Describe the model, devices, optimizer and corpora of a run, with notes on anything unusual.
 
     Args:
       setup: the train-step settings, with the teacher.
@@ -65,6 +66,8 @@ def describe(
     ]
     if setup.generator is not None:
         lines.insert(1, generator_line(setup.generator, definition.shapes))
+    total_steps = sum(corpus.config.num_steps for corpus in corpora)
+    lines.append(f"optimizer  {describe_optimizer(setup.optimizer, total_steps)}")
     longest = max(corpus.config.sequence_length for corpus in corpora)
     reason = attention_reason(setup, mesh.devices.flat[0], longest)
     lines += attention_lines(compute.attention, reason, width=11)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from bert_jax.models.config import complete_identity
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model
 from bert_jax.training.checkpoint_files import identity_of, steps_in
@@ -23,6 +24,8 @@ from bert_jax.validation import differences
 
 DECAY_IDENTITY = "decay_from"
 _PHASES = "phases"
+_MODEL = "model"
+_THETA = "rotary_theta"
 # Learning rates are considered equal up to this relative difference, since they depend slightly on
 # the XLA version.
 _ROUNDING = 1e-5
@@ -63,19 +66,20 @@ class StablePhase:
                 f"decay_from={self.step}: {self.work_dir} has no checkpoint at this step. "
                 + (kept or "It has no checkpoints.")
             )
-        log = self.work_dir / LOG_NAME
+        log, previous = self.work_dir / LOG_NAME, 0.0
         for entry in read_metrics(log) if log.is_file() else []:
             rate, step = entry.get("learning_rate"), entry["step"]
             if rate is None or not 0 < step <= self.step:
                 continue
             expected = float(learning_rates[step - 1])
             if not math.isclose(rate, expected, rel_tol=_ROUNDING):
+                earlier = [kept for kept in steps if kept < step] if previous else []
                 raise ValueError(
                     f"decay_from={self.step}: {self.work_dir} used the learning rate {rate:.4g} in "
                     f"step {step}, but the optimizer section of this config gives {expected:.4g}. "
-                    "Set peak_learning_rate and warmup_steps to that run's values, or choose an "
-                    "earlier step."
+                    + _fix(earlier, decaying=rate < previous * (1 - _ROUNDING))
                 )
+            previous = rate
 
     def identity(self) -> Mapping[str, Any]:
         """Return the identity that is stored with the checkpoint."""
@@ -102,10 +106,15 @@ class StablePhase:
             )
 
     def _begun(self, identity: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an identity with only the phases that begin before the decay."""
+        """Return an identity with only the phases that begin before the decay.
+
+        Default values that the identity omits are added, so that messages can show them.
+        """
+        model = complete_identity(identity[_MODEL])
+        angles = {_THETA: model[_THETA]} if model["positions"] == "rotary" else {}
         phases = identity.get(_PHASES, {}).items()
-        begun = {name: phase for name, phase in phases if phase["first_step"] < self.step}
-        return {**identity, _PHASES: begun}
+        begun = {name: angles | phase for name, phase in phases if phase["first_step"] < self.step}
+        return {**identity, _MODEL: model, _PHASES: begun}
 
     def state(self, setup: StepSetup, mesh: Mesh) -> tuple[TrainState, str]:
         """Return the checkpoint's state, and a line that says where it comes from.
@@ -123,3 +132,20 @@ class StablePhase:
         source, target = self.work_dir / LOG_NAME, work_dir / LOG_NAME
         if jax.process_index() == 0 and source.is_file():
             copy_metrics(source, target, up_to=self.step)
+
+
+def _fix(earlier: Sequence[int], *, decaying: bool) -> str:
+    """Return how to fix a difference between the learning rates of the two runs.
+
+    Args:
+      earlier: the steps of the checkpoints that were saved while the learning rates were equal.
+      decaying: whether the other run's learning rate had begun to fall.
+    """
+    listed = ", ".join(map(str, earlier))
+    if decaying:
+        instead = (
+            f"Choose an earlier step: {listed}." if earlier else "It has no earlier checkpoint."
+        )
+        return f"That run's own decay had already begun. {instead}"
+    instead = f", or choose an earlier step: {listed}" if earlier else ""
+    return f"Set peak_learning_rate and warmup_steps to that run's values{instead}."

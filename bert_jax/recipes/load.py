@@ -83,25 +83,40 @@ def sets_key(source: Source, key: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _WithWorkDir:
+class RunStart:
+    """Where a pretraining run starts; see `PretrainConfig`.
+
+    Attributes:
+      work_dir: the run's work directory.
+      decay_from: the step of the other run's checkpoint that the run starts from, or 0.
+    """
+
     work_dir: str
+    decay_from: int
+
+    @property
+    def directory(self) -> Path:
+        """The run's work directory on this machine."""
+        return local_run(self.work_dir)
 
 
-def work_dir_of(source: Source, overrides: Sequence[str]) -> Path:
-    """Return the work directory in a pretraining config, without checking other keys.
+def run_start(source: Source, overrides: Sequence[str]) -> RunStart:
+    """Return where a pretraining run starts, without checking other keys of its config.
 
     Args:
       source: see `load_config`.
       overrides: arguments such as "--config.seed=1".
 
     Raises:
-      ValueError: there is no such recipe or file, or the key is missing or has the wrong type.
+      ValueError: there is no such recipe or file, or a key is missing or has the wrong type.
     """
     content, _ = _read(source, "pretrain")
     tree = with_all_keys(PretrainConfig, content)
-    words = [word for word in overrides if word.startswith("--config.work_dir=")]
-    value = apply_words(tree, words, PretrainConfig).work_dir
-    return local_run(to_dataclass(_WithWorkDir, {"work_dir": value}).work_dir)
+    keys = config_keys(RunStart)
+    prefixes = tuple(f"--config.{key}=" for key in keys)
+    words = [word for word in overrides if word.startswith(prefixes)]
+    values = apply_words(tree, words, PretrainConfig)
+    return to_dataclass(RunStart, {key: values[key] for key in keys})
 
 
 def fill_config(cls: type[T], content: ConfigDict, overrides: Overrides, name: str) -> T:

@@ -1,8 +1,9 @@
-"""Compute the learning rate of every step of a run."""
+"""Compute and describe the learning rate of every step of a run."""
 
 from __future__ import annotations
 
 import math
+from typing import assert_never
 
 import jax
 import numpy as np
@@ -28,8 +29,7 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
             f"the run has {total_steps:,} steps; expected at most {MAX_STEPS:,}. Lower "
             "phases.*.num_steps, or num_epochs for a fine-tuning run."
         )
-    peak = config.peak_learning_rate
-    warmup = config.warmup_steps or math.ceil(config.warmup_fraction * total_steps)
+    peak, warmup = config.peak_learning_rate, _warmup(config, total_steps)
     if warmup > total_steps:
         raise ValueError(
             f"optimizer.warmup_steps={warmup} is more than the run's {total_steps} steps. "
@@ -40,6 +40,44 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     start = peak / (warmup + 1)
     rise = optax.linear_schedule(start, peak, warmup)
     return optax.join_schedules([rise, after], [warmup]) if warmup else after
+
+
+def describe_optimizer(config: OptimizerConfig, total_steps: int) -> str:
+    """Describe the optimizer, its peak learning rates and its schedule in one line.
+
+    Args:
+      config: the optimizer.
+      total_steps: the number of steps in the run, which is long enough for the schedule.
+    """
+    peak, warmup = config.peak_learning_rate, _warmup(config, total_steps)
+    rates = f"{config.name} at {peak:g}"
+    if config.name == "muon":
+        rates += (
+            f" for the matrices in the layers, adamw at {peak * config.adam_rate_factor:g} for "
+            "all other parameters"
+        )
+    match config.schedule:
+        case "linear" | "cosine":
+            after = f"{config.schedule} decay to {config.end_learning_rate:g}"
+        case "constant":
+            after = "constant learning rate"
+        case "inverse_sqrt":
+            after = "inverse square-root decay"
+        case "wsd":
+            begin = config.decay_start(total_steps)
+            assert begin is not None, "this schedule has a decay"
+            after = (
+                f"constant learning rate, {config.decay_shape} decay to "
+                f"{config.end_learning_rate:g} over the last {total_steps - begin:,} steps"
+            )
+        case _:
+            assert_never(config.schedule)
+    rise = f"{warmup:,} steps of warm-up, " if warmup else ""
+    return f"{rates}; {rise}{after}"
+
+
+def _warmup(config: OptimizerConfig, total_steps: int) -> int:
+    return config.warmup_steps or math.ceil(config.warmup_fraction * total_steps)
 
 
 class LearningRates:

@@ -37,7 +37,10 @@ def model(tmp_path: Path) -> Callable[[str], Path]:
     def write(head: str) -> Path:
         tokenizer = cast(Any, SimpleNamespace(fingerprint="0" * 64))
         origin = {"command": "bert-jax import"}
-        write_model(config_of(head), origin, tmp_path / head, tokenizer=tokenizer)
+        generator = ENCODER if head == "replaced_token" else None
+        write_model(
+            config_of(head), origin, tmp_path / head, tokenizer=tokenizer, generator=generator
+        )
         return tmp_path / head
 
     return write
@@ -92,6 +95,14 @@ def test_every_class_names_the_classes_that_fit_the_model(
             "does not fill masks. It tags words: use `bert-jax predict`. To fill masks, use a "
             "model from `bert-jax pretrain`.",
         ),
+        (
+            "fill-mask MODEL [MASK]",
+            "replaced_token",
+            "It finds replaced tokens: use `bert-jax predict --task embed`. To fill masks, extract "
+            "its generator with `bert-jax extract --generator`, or use a model from `bert-jax pr",
+        ),
+        ("predict MODEL --input TEXT --task tag", "replaced_token", "To tag words, use a model fr"),
+        ("evaluate MODEL --text TEXT", "replaced_token", "To score text, extract its generator w"),
         ("fill-mask MODEL [MASK]", "encoder", "It has no head: use `bert-jax predict --task emb"),
         (
             "predict MODEL --input TEXT --task tag",

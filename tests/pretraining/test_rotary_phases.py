@@ -198,8 +198,10 @@ def test_the_angles_are_part_of_the_identity(tiny_config: Path, run: PretrainCon
         assert "rotary_theta" not in identity(**{THETA: theta})["phases"]["phase2"]
     late = StablePhase(Path(run.work_dir), 9)
     late.check_identity(own)
-    with pytest.raises(ValueError, match=r"phases\.phase2\.rotary_theta: 160000\.0 -> "):
+    with pytest.raises(ValueError, match=r"phases\.phase2\.rotary_theta: 160000\.0 -> 10000\.0"):
         late.check_identity(identity(**{THETA: 0}))
+    with pytest.raises(ValueError, match=r"\n  model\.rotary_theta: 10000\.0 -> 160000\.0\n"):
+        late.check_identity(identity(**{THETA: 0, "model.rotary_theta": LONG}))
     StablePhase(Path(run.work_dir), 6).check_identity(identity(**{THETA: 0}))
 
 
@@ -212,6 +214,27 @@ def test_a_run_resumes_without_its_initial_model(
     config = pretrain_config(str(tiny_config), words, str(tmp_path / "removed"))
     assert config.model.identity == run.model.identity
     assert config.model.rotary_theta == BASE
+
+
+@pytest.mark.parametrize(("decay_from", "theta"), [(0, LONG), (9, BASE)])
+def test_a_decay_uses_the_angles_in_the_config_of_its_initial_model(
+    tiny_config: Path, run: PretrainConfig, tmp_path: Path, decay_from: int, theta: float
+) -> None:
+    """Other runs use the angles of the newest checkpoint."""
+    values = {
+        "work_dir": tmp_path / "run",
+        "decay_from": decay_from,
+        "phases.phase1.num_steps": 6,
+        "phases.phase2.num_steps": 6,
+        THETA: LONG,
+        "optimizer.schedule": "wsd",
+        "optimizer.decay_steps": 3,
+        "optimizer.warmup_steps": 2,
+    }
+    words = [f"--config.{key}={value}" for key, value in values.items()]
+    config = pretrain_config(str(tiny_config), words, run.work_dir)
+    assert config.model.rotary_theta == theta
+    assert config.model.local_rotary_theta == BASE
 
 
 @pytest.mark.slow

@@ -124,7 +124,8 @@ def test_a_decay_ends_like_a_single_run(
         ({"optimizer.name": "lamb"}, "optimizer: 'adamw' -> 'lamb'"),
         ({"phases.phase1.batch_size": 8}, "phases.phase1.batch_size: 16 -> 8"),
         ({"optimizer.peak_learning_rate": 0.5}, "{} used the learning rate"),
-        ({"optimizer.warmup_steps": 3}, "Set peak_learning_rate and warmup_steps to that run's"),
+        ({"optimizer.warmup_steps": 3}, "Set peak_learning_rate and warmup_steps to that run's va"
+         "lues."),
         ({"decay_from": 4}, "decay_from=4: expected 6, because the decay takes the last 4 of 10 s"
          "teps. Set optimizer.decay_steps=6 and decay_fraction="),
         ({"optimizer.schedule": "linear", "optimizer.decay_steps": 0,
@@ -140,6 +141,31 @@ def test_unsuitable_sources_are_refused(
     with pytest.raises(ValueError, match=re.escape(message.format(stable))):
         pretrain(decay_of(tiny_config, stable, tmp_path / "run", **values))
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        (4, "used the learning rate {} in step 5, but the optimizer section of this config gives "
+         "{}. That run's own decay had already begun. Choose an earlier step: 3."),
+        (2, "in step 3, but the optimizer section of this config gives {}. That run's own decay "
+         "had already begun. It has no earlier checkpoint."),
+    ],
+)  # fmt: skip
+def test_a_decay_that_has_already_begun_is_refused(
+    tiny_config: Path, stable: Path, tmp_path: Path, last: int, message: str
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(stable, source)
+    log = source / "metrics.jsonl"
+    entries = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    for entry in entries:
+        if "learning_rate" in entry and entry["step"] > last:
+            entry["learning_rate"] *= 0.5
+    log.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries), encoding="utf-8")
+    pattern = re.escape(message).replace(r"\{\}", r"[\d.e-]+")
+    with pytest.raises(ValueError, match=pattern):
+        pretrain(decay_of(tiny_config, source, tmp_path / "run"))
 
 
 def test_only_phases_that_begin_before_the_decay_must_be_the_same(stable: Path) -> None:

@@ -17,7 +17,7 @@ from bert_jax.models.layout import Layout, use_layout
 from bert_jax.models.variants import variant
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training import optimizer, transformations
-from bert_jax.training.learning_rates import LearningRates, make_schedule
+from bert_jax.training.learning_rates import LearningRates, describe_optimizer, make_schedule
 from bert_jax.training.optimizer import (
     OPTIMIZERS,
     OptimizerConfig,
@@ -191,6 +191,41 @@ def test_a_config_returns_its_optimizer_and_schedule() -> None:
     assert config.optimizer == optimizer.Lamb(beta2=0.98, clip_norm=0.5)
     assert config.decay == Cosine(end_learning_rate=0.0)
     assert OptimizerConfig().optimizer == optimizer.AdamW()
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({}, "adamw at 0.001; 10 steps of warm-up, linear decay to 0"),
+        (
+            {"name": "lamb", "schedule": "cosine", "end_learning_rate": 1e-5},
+            "lamb at 0.001; 10 steps of warm-up, cosine decay to 1e-05",
+        ),
+        (
+            {"name": "stable_adamw", "warmup_steps": 0, "schedule": "constant"},
+            "stable_adamw at 0.001; constant learning rate",
+        ),
+        (
+            {"warmup_steps": 0, "warmup_fraction": 0.06, "schedule": "inverse_sqrt"},
+            "adamw at 0.001; 60 steps of warm-up, inverse square-root decay",
+        ),
+        (
+            {
+                "name": "muon",
+                "adam_rate_factor": 0.5,
+                "schedule": "wsd",
+                "decay_fraction": 0.2,
+                "decay_shape": "1-sqrt",
+            },
+            "muon at 0.001 for the matrices in the layers, adamw at 0.0005 for all other "
+            "parameters; 10 steps of warm-up, constant learning rate, 1-sqrt decay to 0 over the "
+            "last 200 steps",
+        ),
+    ],
+)
+def test_an_optimizer_is_described(values: dict[str, Any], line: str) -> None:
+    config = OptimizerConfig(**({"peak_learning_rate": 1e-3, "warmup_steps": 10} | values))
+    assert describe_optimizer(config, 1_000) == line
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
