@@ -15,8 +15,10 @@ two sentences more probable, from files with the fields of BLiMP (Warstadt et al
 A fine-tuned model is scored on its validation set or another file, in the same way as by its run.
 The last command scores an imported model that was fine-tuned with another library; its labels are
 matched by name. With --config and --config.sentences.files.*, a run's model can also be scored on a
-table in a different format. The run's best checkpoint is used by default. The printed table has one
-row per class, label or entity type.
+table in a different format. The printed table has one row per class, label or entity type.
+
+By default, the best checkpoint of a fine-tuning run is used, and the newest one of a pretraining
+run.
 """
 
 import argparse
@@ -61,7 +63,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--unlabelled",
         "predict without scoring, for the task's test files or for --data without labels",
     )
-    parser.add_number("--step", "step of the checkpoint (default: the best one)")
+    parser.add_number("--step", "step of the checkpoint (default: the best one, or the newest)")
     parser.add_output_file("--output", "JSON file for the scores")
     predictions = "directory for the predictions, in files named after the data sets"
     parser.add_option("--predictions", "DIR", predictions)

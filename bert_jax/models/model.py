@@ -251,6 +251,10 @@ def define_model(config: ModelConfig, compute: ComputeConfig) -> ModelDefinition
     return define(lambda rngs: build_model(config, compute, rngs))
 
 
+# Heads that can be separated from a pretraining model.
+_PARTS = ("masked_lm", "next_sentence")
+
+
 def part_of(config: ModelConfig, head: str | None) -> ModelConfig:
     """Return the config of a model with only `head`, or of the whole model if `head` is None.
 
@@ -259,19 +263,27 @@ def part_of(config: ModelConfig, head: str | None) -> ModelConfig:
     """
     if head is None or head == config.head:
         return config
-    compute = ComputeConfig(dtype="float32", attention="xla")
-    whole = define_model(config, compute).shapes
-    encoder = replace(config, head="encoder", labels=(), head_dropout=0.0, problem="single_label")
-    part = replace(encoder, pooler="pooler.dense.kernel" in whole) if head == "encoder" else None
-    if head in ("masked_lm", "next_sentence"):
-        part = replace(encoder, head=head, pooler=True)
-    if part is None or not define_model(part, compute).shapes.keys() <= whole.keys():
-        parts = ["encoder", *(("masked_lm",) if config.head == "pretraining" else ())]
+    parts = parts_of(config)
+    if head not in parts:
         raise ValueError(
             f"head={head!r}: not contained in a model with head={config.head!r}. Expected "
             f"{config.head!r} or {' or '.join(map(repr, parts))}"
         )
-    return part
+    return parts[head]
+
+
+def parts_of(config: ModelConfig) -> dict[str, ModelConfig]:
+    """Return the configs of the smaller models that a model contains, keyed by their heads."""
+    compute = ComputeConfig(dtype="float32", attention="xla")
+    whole = define_model(config, compute).shapes
+    encoder = replace(config, head="encoder", labels=(), head_dropout=0.0, problem="single_label")
+    parts = {"encoder": replace(encoder, pooler="pooler.dense.kernel" in whole)}
+    parts |= {head: replace(encoder, head=head, pooler=True) for head in _PARTS}
+    return {
+        head: part
+        for head, part in parts.items()
+        if head != config.head and define_model(part, compute).shapes.keys() <= whole.keys()
+    }
 
 
 def infer(

@@ -38,7 +38,7 @@ from bert_jax.pretraining.run_files import (
     last_evaluation,
     write_run_files,
 )
-from bert_jax.pretraining.stable_phase import StablePhase
+from bert_jax.pretraining.stable_phase import StablePhase, undone_decay
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.pretraining.teacher import (
     TEACHER_IDENTITY,
@@ -273,6 +273,9 @@ class PretrainRun:
                 if not saved:
                     state = with_new_average(state)
         report(Message(f"start      {origin}"))
+        if setup.optimizer.schedule == "wsd":
+            for line in undone_decay(self.work_dir, self.learning_rates, saved):
+                report(Message(line))
         self._write_files(saved, report, finished=False)
         if stable is not None:
             stable.copy_log(self.work_dir)

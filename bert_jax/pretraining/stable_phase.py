@@ -1,4 +1,4 @@
-"""Start a run that only decays the learning rate, from a checkpoint of another run."""
+"""Decay the learning rate after a stable phase: from another run's checkpoint, or once per run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
@@ -66,20 +66,16 @@ class StablePhase:
                 f"decay_from={self.step}: {self.work_dir} has no checkpoint at this step. "
                 + (kept or "It has no checkpoints.")
             )
-        log, previous = self.work_dir / LOG_NAME, 0.0
-        for entry in read_metrics(log) if log.is_file() else []:
-            rate, step = entry.get("learning_rate"), entry["step"]
-            if rate is None or not 0 < step <= self.step:
-                continue
-            expected = float(learning_rates[step - 1])
-            if not math.isclose(rate, expected, rel_tol=_ROUNDING):
-                earlier = [kept for kept in steps if kept < step] if previous else []
+        rates = _logged_rates(self.work_dir, learning_rates, self.step)
+        for index, logged in enumerate(rates):
+            if logged.differs:
+                earlier = [step for step in steps if index > 0 and step < logged.step]
                 raise ValueError(
-                    f"decay_from={self.step}: {self.work_dir} used the learning rate {rate:.4g} in "
-                    f"step {step}, but the optimizer section of this config gives {expected:.4g}. "
-                    + _fix(earlier, decaying=rate < previous * (1 - _ROUNDING))
+                    f"decay_from={self.step}: {self.work_dir} used the learning rate "
+                    f"{logged.rate:.4g} in step {logged.step}, but the optimizer section of this "
+                    f"config gives {logged.expected:.4g}. "
+                    + _fix(earlier, decaying=_begins_to_fall(rates, index))
                 )
-            previous = rate
 
     def identity(self) -> Mapping[str, Any]:
         """Return the identity that is stored with the checkpoint."""
@@ -132,6 +128,64 @@ class StablePhase:
         source, target = self.work_dir / LOG_NAME, work_dir / LOG_NAME
         if jax.process_index() == 0 and source.is_file():
             copy_metrics(source, target, up_to=self.step)
+
+
+class _LoggedRate(NamedTuple):
+    """The learning rate of one step.
+
+    Attributes:
+      step: the step, counted from 1.
+      rate: the learning rate in the log.
+      expected: the learning rate of the config.
+    """
+
+    step: int
+    rate: float
+    expected: float
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two rates differ by more than rounding."""
+        return not math.isclose(self.rate, self.expected, rel_tol=_ROUNDING)
+
+
+def _logged_rates(work_dir: Path, learning_rates: LearningRates, last: int) -> list[_LoggedRate]:
+    """Return the learning rates in a run's log up to the step `last`."""
+    log = work_dir / LOG_NAME
+    return [
+        _LoggedRate(entry["step"], entry["learning_rate"], float(learning_rates[entry["step"] - 1]))
+        for entry in (read_metrics(log) if log.is_file() else [])
+        if "learning_rate" in entry and 0 < entry["step"] <= last
+    ]
+
+
+def _begins_to_fall(rates: Sequence[_LoggedRate], index: int) -> bool:
+    """Return whether the logged rate is lower than the one before it."""
+    return index > 0 and rates[index].rate < rates[index - 1].rate * (1 - _ROUNDING)
+
+
+def undone_decay(work_dir: Path, learning_rates: LearningRates, saved: int) -> list[str]:
+    """Return a note if the learning rate of a resumed run had begun to decay, but rises again.
+
+    This happens if a finished run with the schedule "wsd" gets more steps.
+
+    Args:
+      work_dir: the run's work directory.
+      learning_rates: the learning rates of the config.
+      saved: the step of the checkpoint that the run resumes from.
+    """
+    rates = _logged_rates(work_dir, learning_rates, saved)
+    index = next((index for index, logged in enumerate(rates) if logged.differs), None)
+    if index is None or not rates[-1].differs or not _begins_to_fall(rates, index):
+        return []
+    first = rates[index].step
+    steps = [step for step in steps_in(work_dir / CHECKPOINTS_NAME) if step < first]
+    listed = f" (kept: {', '.join(map(str, steps))})" if steps else ""
+    return [
+        f"NOTE       the learning rate had begun to decay by step {first:,}, and rises again "
+        "because the run has become longer. To undo the decay, resume from a checkpoint before it "
+        f"with --from-step N{listed}"
+    ]
 
 
 def _fix(earlier: Sequence[int], *, decaying: bool) -> str:

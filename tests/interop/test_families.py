@@ -265,6 +265,26 @@ def test_unsupported_configs_are_refused(family, changes, message, bert_jax_here
             "projects embeddings only to a different dimension",
         ),
         ("electra-base", dict(sharing="all"), "replaced_token", "layers with their own parameters"),
+        (
+            "electra-base",
+            dict(positions="rotary", num_segments=0, gated_ffn=True),
+            "replaced_token",
+            "^model.norm='post', model.first_norm=True, model.classifier_transform='pooler', "
+            "model.pooler_dropout=True are not supported by Hugging Face's ModernBERT, which "
+            "supports only 'pre', False, 'prediction', False for these settings",
+        ),
+        (
+            "modernbert-base",
+            {},
+            "replaced_token",
+            "no class for the 'replaced_token' head. Export the model without it, with --head enc",
+        ),
+        (
+            "modernbert-base",
+            {},
+            "pretraining",
+            "Export the model without it, with --head encoder or --head masked_lm$",
+        ),
     ],
 )
 def test_models_without_a_hugging_face_class_are_refused(name, changes, head, message):

@@ -168,6 +168,27 @@ def test_a_decay_that_has_already_begun_is_refused(
         pretrain(decay_of(tiny_config, source, tmp_path / "run"))
 
 
+def test_a_finished_run_with_more_steps_reports_the_decay_that_it_undoes(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    def lines_of(num_steps: int, **values: Any) -> list[str]:
+        values = {"phases.phase1.num_steps": num_steps, **DECAY, **values}
+        lines: list[str] = []
+        config = config_of(tiny_config, tmp_path / "run", **values)
+        assert pretrain(config, on_report=lambda report: lines.append(str(report))).finished
+        return [line for line in lines if "decay by step" in line]
+
+    assert lines_of(10) == []
+    # The rates of steps 1 to 7 are the same with 12 steps, except for rounding.
+    (note,) = lines_of(12)
+    assert note == (
+        "NOTE       the learning rate had begun to decay by step 8, and rises again because the "
+        "run has become longer. To undo the decay, resume from a checkpoint before it with "
+        "--from-step N (kept: 3, 6)"
+    )
+    assert lines_of(13, **{"optimizer.decay_steps": 1})[0].count("by step 8") == 1
+
+
 def test_only_phases_that_begin_before_the_decay_must_be_the_same(stable: Path) -> None:
     phase = StablePhase(stable, 6)
     identity = dict(phase.identity())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, assert_never
 
 from bert_jax.interop.huggingface.albert import ALBERT
@@ -12,7 +13,7 @@ from bert_jax.interop.huggingface.family import Family
 from bert_jax.interop.huggingface.modernbert import MODERNBERT
 from bert_jax.interop.tensors import Origin
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.model import ModelConfig
+from bert_jax.models.model import ModelConfig, parts_of
 
 FAMILIES = (BERT, ROBERTA, ALBERT, DISTILBERT, ELECTRA, MODERNBERT)
 # Model types that are equivalent to one of the families. Each is mapped to the prefix of its class
@@ -66,16 +67,21 @@ def family_named(content: Mapping[str, Any], where: str) -> Family:
 def refusal_of(config: ModelConfig) -> str | None:
     """Return the reason why Hugging Face's library cannot represent a model, or None if it can."""
     family = family_of(config.encoder)
-    if config.head not in family.architectures:
-        return (
-            f"Hugging Face's {family.title} has no class for the {config.head!r} head. Choose one "
-            f"of {', '.join(map(repr, family.architectures))} with --head"
-        )
-    refusal = family.refusal(config)
-    if refusal is None:
+    supported = config.head in family.architectures
+    parts = {} if supported else parts_of(config)
+    # If there is no class for the head, the encoder may be exported without it.
+    refusal = family.refusal(config if supported else replace(parts["encoder"], pooler=False))
+    if refusal is not None:
+        what, why = refusal
+        verb = "are" if ", " in what else "is"
+        return f"{what} {verb} not supported by Hugging Face's {family.title}, which {why}"
+    if supported:
         return None
-    what, why = refusal
-    return f"{what} is not supported by Hugging Face's {family.title}, which {why}"
+    heads = " or ".join(f"--head {head}" for head in parts if head in family.architectures)
+    return (
+        f"Hugging Face's {family.title} has no class for the {config.head!r} head. Export the "
+        f"model without it, with {heads}"
+    )
 
 
 def architecture_of(config: ModelConfig) -> str:

@@ -197,12 +197,25 @@ def classifier(config: ModelConfig) -> dict[str, str]:
 
 
 def odd_encoder(config: ModelConfig) -> Refusal | None:
-    """Return an encoder setting that no family supports, or None if there is no such setting."""
-    for name in _RARE:
-        value, supported = getattr(config.encoder, name), getattr(EncoderConfig, name)
-        if value != supported:
-            return f"model.{name}={value!r}", f"supports only {supported!r}"
-    return None
+    """Return encoder settings that these families do not support, or None if there are none."""
+    return unsupported_values(
+        config.encoder, {name: getattr(EncoderConfig, name) for name in _RARE}
+    )
+
+
+def unsupported_values(encoder: EncoderConfig, supported: Mapping[str, Any]) -> Refusal | None:
+    """Return all settings with values other than the supported ones, or None if there are none.
+
+    Args:
+      encoder: the encoder.
+      supported: a dict from the names of settings to their only supported values.
+    """
+    names = [name for name, value in supported.items() if getattr(encoder, name) != value]
+    if not names:
+        return None
+    own = ", ".join(f"model.{name}={getattr(encoder, name)!r}" for name in names)
+    only = ", ".join(repr(supported[name]) for name in names)
+    return own, f"supports only {only}" + (" for these settings" if len(names) > 1 else "")
 
 
 # BERT, RoBERTa, ALBERT and DistilBERT support only the default values of these fields.

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax.interop.huggingface.family import Family, Refusal, dense, norm
+from bert_jax.interop.huggingface.family import (
+    Family,
+    Refusal,
+    dense,
+    norm,
+    unsupported_values,
+)
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 
@@ -146,9 +152,8 @@ def _refusal(config: ModelConfig) -> Refusal | None:
         "sharing": "none",
         "pooler_dropout": False,
     }
-    for name, value in supported.items():
-        if getattr(encoder, name) != value:
-            return f"model.{name}={getattr(encoder, name)!r}", f"supports only {value!r}"
+    if refusal := unsupported_values(encoder, supported):
+        return refusal
     if config.head == "encoder" and config.pooler:
         return "a pooler on the bare encoder", "has none"
     return None
