@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # Make an uninstalled checkout importable.
 
 from bert_jax.files import write_file  # noqa: E402
+from bert_jax.validation import differences  # noqa: E402
 
 _CONFIG = """from ml_collections import ConfigDict
 
@@ -81,9 +82,11 @@ def claim(work: Path, settings: dict[str, Any]) -> None:
     file = work / "settings.json"
     if not file.is_file():
         write_file(file, json.dumps(settings, indent=1))
-    if json.loads(file.read_text(encoding="utf-8")) != settings:
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    if lines := differences(stored, json.loads(json.dumps(settings))):
         raise SystemExit(
-            f"{work} contains runs with other settings ({file}). Use another --work folder"
+            f"{work} contains runs with other settings ({'; '.join(lines)}). Use another --work "
+            "folder"
         )
 
 

@@ -255,7 +255,7 @@ def test_wrong_options_are_refused(data: Path, tmp_path: Path) -> None:
         "--batch-tokens 100": "--batch-tokens=100: not a multiple of each length in --lengths",
         "--extend missing.json": "--extend=missing.json: is not a file",
         "--steps prepare --corpora .": "--corpora=.: already contains prepared corpora",
-        f"--data {tmp_path}": f"--data={tmp_path}: has no subfolder corpus_small/",
+        f"--data {tmp_path}": f"--data={tmp_path}: contains no corpus_small/*.jsonl*. Cor",
     }
     program = """
 import contextlib, io, json, sys
@@ -402,7 +402,8 @@ def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     after = files_of(work)
     assert {name for name in before if before[name] != after[name]} == {str(everything)}
     assert results(work) == first
-    assert "contains runs with other settings" in run(data, work, "--dtype", "bfloat16", code=1)
+    printed = run(data, work, "--dtype", "bfloat16", code=1)
+    assert "contains runs with other settings (dtype: 'float32' -> 'bfloat16'). Use" in printed
     # A run that was stopped does not resume with a different learning rate.
     (run_of(work, "muon_50") / "pretrained.json").unlink()
     recipe = run_of(work, "muon_50") / "pretrained.recipe.json"

@@ -148,7 +148,7 @@ def with_positions_of(encoder: EncoderConfig, source: EncoderConfig) -> EncoderC
 
 
 def changed_angles(source: EncoderConfig, encoder: EncoderConfig) -> str:
-    """Describe how the rotary angles of a run differ from those of its initial model.
+    """Describe the differences between the rotary angles of a run and its initial model.
 
     Args:
       source: the encoder of the initial model.

@@ -40,7 +40,7 @@ def arguments(words: Sequence[str], description: str) -> argparse.Namespace:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     option = parser.add_argument
-    option("--data", type=Path, required=True, help="folder with the data sets")
+    option("--data", type=Path, required=True, help="folder with the data sets (see the README)")
     option("--work", type=Path, required=True, help="folder for the runs and the results")
     corpora = "folder with the prepared corpora (default: corpora in --work)"
     option("--corpora", type=Path, help=corpora)
@@ -51,30 +51,35 @@ def arguments(words: Sequence[str], description: str) -> argparse.Namespace:
     variants = "variants to include (default: all)"
     names = list(VARIANTS)
     option("--variants", nargs="+", choices=names, default=names, help=variants)
+    default = " (default: %(default)s)"
     tokens = "number of training tokens for BERT's recipe, which sets the FLOPs of all variants"
-    option("--tokens", type=whole_number, default=40_000_000, help=tokens)
-    option("--seeds", type=whole_number, default=2, help="number of seeds for every variant")
-    lengths = "row length in tokens, or one row length for each of two phases"
+    option("--tokens", type=whole_number, default=40_000_000, help=tokens + default)
+    seeds = "number of seeds for every variant"
+    option("--seeds", type=whole_number, default=2, help=seeds + default)
+    lengths = "row length in tokens, or one row length for each of two phases (default: 32 128)"
     option("--lengths", nargs="+", type=whole_number, default=[32, 128], help=lengths)
-    option("--batch-tokens", type=whole_number, default=8_192, help="number of tokens in a batch")
+    batch = "number of tokens in a batch"
+    option("--batch-tokens", type=whole_number, default=8_192, help=batch + default)
     option(
         "--learning-rates",
         nargs="+",
         type=grid,
         default=[],
         metavar="RECIPE=RATE,RATE",
-        help=f"learning rates to try for the recipes that are tuned ({', '.join(TUNED)})",
+        help=f"learning rates to try for the recipes that are tuned ({', '.join(TUNED)}); default: "
+        + " ".join(f"{name}={_listed(rates, ',')}" for name, rates in _LEARNING_RATES.items()),
     )
     rates = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3]
-    tried = "learning rates to try for fine-tuning"
+    tried = f"learning rates to try for fine-tuning (default: {_listed(rates, ' ')})"
     option("--finetuning-rates", nargs="+", type=learning_rate, default=rates, help=tried)
-    option("--pairs", type=whole_number, default=100, help="number of minimal pairs per paradigm")
+    pairs = "number of minimal pairs per paradigm"
+    option("--pairs", type=whole_number, default=100, help=pairs + default)
     dtype = "floating-point type for the computation"
-    option("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype)
-    workers = "number of processes that make batches for a run"
-    option("--loader-workers", type=int, default=0, help=workers)
+    option("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype + default)
+    workers = "number of processes that make batches for a run; 0 makes them in a thread"
+    option("--loader-workers", type=int, default=0, help=workers + default)
     parallel = "number of processes that train or score at the same time"
-    option("--parallel", type=whole_number, default=1, help=parallel)
+    option("--parallel", type=whole_number, default=1, help=parallel + default)
     option(
         "--fast",
         action="store_true",
@@ -89,6 +94,10 @@ def arguments(words: Sequence[str], description: str) -> argparse.Namespace:
     args.learning_rates = _learning_rates(args, parser)
     args.data, args.work = args.data.resolve(), args.work.resolve()
     return args
+
+
+def _listed(rates: Sequence[float], separator: str) -> str:
+    return separator.join(f"{rate:g}" for rate in rates)
 
 
 def whole_number(word: str) -> int:
@@ -136,19 +145,25 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
             f"a multiple of {multiple}"
         )
 
-    def listed(rates: Sequence[float], separator: str) -> str:
-        return separator.join(f"{rate:g}" for rate in rates)
-
-    grids = [(f"--learning-rates {name}={listed(x, ',')}", x) for name, x in args.learning_rates]
+    grids = [(f"--learning-rates {name}={_listed(x, ',')}", x) for name, x in args.learning_rates]
     tried = args.finetuning_rates
-    for words, rates in (*grids, (f"--finetuning-rates {listed(tried, ' ')}", tried)):
+    for words, rates in (*grids, (f"--finetuning-rates {_listed(tried, ' ')}", tried)):
         if len(set(rates)) < len(rates):
             parser.error(f"{words}: contains the same rate twice. Give each rate once")
     if len({name for name, _ in args.learning_rates}) < len(grids):
         parser.error("--learning-rates: contains the same recipe twice. Give each recipe once")
     if args.loader_workers < 0:
         parser.error(f"--loader-workers={args.loader_workers}: is negative. Use 0 or more")
-    needed = {"prepare": ("corpus_small", "corpus_large"), "score": ("glue", "blimp")}
+    needed = {
+        "prepare": ("corpus_small/*.jsonl*", "corpus_large/*.jsonl*"),
+        "score": (
+            "glue/SST-2/train.tsv*",
+            "glue/SST-2/dev.tsv*",
+            "glue/STS-B/train.tsv*",
+            "glue/STS-B/dev.tsv*",
+            "blimp/*.jsonl*",
+        ),
+    }
     if args.corpora:
         if args.steps == ["prepare"]:
             parser.error(
@@ -156,10 +171,10 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
                 "add further steps"
             )
         needed.pop("prepare")
-    for step, folders in needed.items():
-        for folder in folders if step in args.steps else ():
-            if not (args.data / folder).is_dir():
-                parser.error(f"--data={args.data}: has no subfolder {folder}/. Correct --data")
+    for step, patterns in needed.items():
+        for pattern in patterns if step in args.steps else ():
+            if not any(args.data.glob(pattern)):
+                parser.error(f"--data={args.data}: contains no {pattern}. Correct --data")
     if args.extend and not args.extend.is_file():
         parser.error(f"--extend={args.extend}: is not a file. Give the path of a results.json")
 
