@@ -21,6 +21,7 @@ from bert_jax.pretraining.phases import PhaseCorpus
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.runs.runtime import dtype_hint
 from bert_jax.training.learning_rates import describe_optimizer
+from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.reporting import CURVES_NAME
 from bert_jax.training.sharding import undivided
 
@@ -32,6 +33,9 @@ _MIN_PAIRED = 0.5
 # With fewer held-out tokens than this, the metrics are too inaccurate. Of 1,000 tokens, about 150
 # are masked, so a measured accuracy of 0.3 already has a standard deviation of 0.04.
 _MIN_HELD_OUT_TOKENS = 1_000
+# From this learning rate on, a run with Muon prints a note. Jordan et al. (2024) use 0.02. With the
+# scaling used here, even 0.008 was too high for small models; see experiments/modern.
+_ANOTHER_MUON = 0.01
 _HELD_OUT = "heldout_fraction"
 _PREPARE_ALIKE = "Prepare both with the same --held-out, or the same --held-out-input"
 
@@ -68,6 +72,7 @@ def describe(
         lines.insert(1, generator_line(setup.generator, definition.shapes))
     total_steps = sum(corpus.config.num_steps for corpus in corpora)
     lines.append(f"optimizer  {describe_optimizer(setup.optimizer, total_steps)}")
+    lines += rate_of_another_muon(setup.optimizer)
     longest = max(corpus.config.sequence_length for corpus in corpora)
     reason = attention_reason(setup, mesh.devices.flat[0], longest)
     lines += attention_lines(compute.attention, reason, width=11)
@@ -79,6 +84,18 @@ def describe(
         lines += surplus_rows(corpora[0].tokenizer.vocab_size, setup.model.vocab_size)
     lines += [*few_pairs(setup.sentence_pairs, corpora), *leaks(corpora)]
     return lines + teacher_lines(setup, [(corpus.name, corpus.config) for corpus in corpora])
+
+
+def rate_of_another_muon(optimizer: OptimizerConfig) -> list[str]:
+    """Return a note if the learning rate suits another scaling of Muon's updates."""
+    rate = optimizer.peak_learning_rate
+    if optimizer.name != "muon" or rate < _ANOTHER_MUON:
+        return []
+    return [
+        f"NOTE       optimizer.peak_learning_rate={rate:g} is a typical rate for Muon with a "
+        "different scaling of its updates. Here, they are as large as AdamW's (Liu et al. 2025, "
+        "section 2.2), so start with a learning rate for AdamW, such as 1e-3"
+    ]
 
 
 def generator_line(

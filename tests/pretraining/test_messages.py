@@ -3,7 +3,13 @@
 from types import SimpleNamespace
 from typing import Any
 
-from bert_jax.pretraining.messages import few_pairs, leaks, surplus_rows
+from bert_jax.pretraining.messages import (
+    few_pairs,
+    leaks,
+    rate_of_another_muon,
+    surplus_rows,
+)
+from bert_jax.training.optimizer import OptimizerConfig
 
 
 def test_a_note_warns_of_a_table_much_larger_than_its_vocabulary() -> None:
@@ -13,6 +19,13 @@ def test_a_note_warns_of_a_table_much_larger_than_its_vocabulary() -> None:
     (line,) = surplus_rows(1_000, 30_522)
     assert "model.vocab_size=30,522, but the tokenizer has only 1,000 tokens" in line
     assert line.endswith("Set --config.model.vocab_size=1000")
+
+
+def test_a_note_warns_of_a_rate_for_muon_with_another_scaling() -> None:
+    (line,) = rate_of_another_muon(OptimizerConfig(name="muon", peak_learning_rate=0.02))
+    assert line.startswith("NOTE       optimizer.peak_learning_rate=0.02 is a typical rate")
+    assert rate_of_another_muon(OptimizerConfig(name="muon", peak_learning_rate=4e-3)) == []
+    assert rate_of_another_muon(OptimizerConfig(name="lamb", peak_learning_rate=0.02)) == []
 
 
 def test_a_note_warns_of_a_corpus_with_few_pairs() -> None:
