@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, assert_never
+from types import ModuleType
+from typing import Any, Protocol, assert_never, cast
 
 from bert_jax.files import writing
 from bert_jax.goodput.entries import EndState
@@ -49,10 +52,9 @@ class TensorBoard:
     """
 
     def __init__(self, work_dir: Path, start_step: int, name: str = TENSORBOARD_NAME) -> None:
-        # Import tensorboardX only when needed: it imports PyTorch if that is installed, which takes
-        # two seconds.
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import SessionLog
+        with _without_torch():
+            from tensorboardX.event_file_writer import EventsWriter
+            from tensorboardX.proto.event_pb2 import SessionLog
 
         self._directory = work_dir / name
         self._writer: Any = None
@@ -110,6 +112,23 @@ class TensorBoard:
     def _give_up(self, error: OSError) -> None:
         logger.warning("%s. Training continues without TensorBoard events.", error)
         self._writer = None
+
+
+@contextmanager
+def _without_torch() -> Iterator[None]:
+    """Let a `with` block import tensorboardX without PyTorch.
+
+    tensorboardX imports PyTorch if that is installed, which takes two seconds, but needs it only
+    for images, histograms and graphs.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
+    sys.modules["torch"] = cast(ModuleType, None)  # Importing it raises ImportError.
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
 
 
 def tagged(prefix: str, values: Mapping[str, float]) -> dict[str, float]:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from bert_jax.training.downstream_log import DownstreamLog
 from bert_jax.training.metrics_log import MetricsLog, read_metrics
 from bert_jax.training.reporting import Reporter
 from bert_jax.training.reports import Message
+
+from ..commands import REPOSITORY
 
 
 def make_reporter(work_dir: Path, stream: io.StringIO, start_step: int = 0) -> Reporter:
@@ -224,6 +227,24 @@ def test_without_tensorboard_no_events_are_written(tmp_path: Path) -> None:
     reporter.close()
     assert "utilisation" not in read_metrics(tmp_path / "metrics.jsonl")[0]
     assert sorted(os.listdir(tmp_path)) == ["curves.png", "metrics.jsonl"]
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+def test_tensorboard_events_are_written_without_importing_torch(tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from bert_jax.training.reporting import TensorBoard
+board = TensorBoard(Path(sys.argv[1]), 0)
+board.add({"train/loss": 1.0}, 1)
+board.close()
+assert "torch" not in sys.modules
+import torch
+assert torch.zeros(1).item() == 0.0
+"""
+    subprocess.run([sys.executable, "-c", program, tmp_path], check=True, cwd=REPOSITORY)
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    assert b"train/loss" in events.read_bytes()
 
 
 def test_a_damaged_log_of_downstream_scores_does_not_stop_the_run(
