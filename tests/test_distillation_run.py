@@ -14,7 +14,7 @@ import pytest
 
 from bert_jax.cli.main import main
 from bert_jax.models.compute_config import ComputeConfig
-from bert_jax.pretraining.initial_state import student_parameters
+from bert_jax.pretraining.student_parameters import student_parameters
 from bert_jax.pretraining.teacher import LoadedTeacher, TeacherSpec
 from bert_jax.runs.work_dir import read_model
 from bert_jax.tasks.distillation import DistillationConfig, PretrainingTeacher

@@ -25,7 +25,6 @@ from bert_jax.pretraining.initial_state import (
     check_source,
     first_state,
     initial_state,
-    teacher_sources,
 )
 from bert_jax.pretraining.messages import conclude, describe
 from bert_jax.pretraining.phases import (
@@ -40,6 +39,7 @@ from bert_jax.pretraining.run_files import (
 )
 from bert_jax.pretraining.stable_phase import StablePhase, undone_decay
 from bert_jax.pretraining.step_setup import StepSetup
+from bert_jax.pretraining.student_parameters import teacher_sources
 from bert_jax.pretraining.teacher import (
     TEACHER_IDENTITY,
     LoadedTeacher,

@@ -1,4 +1,4 @@
-"""Decay the learning rate after a stable phase: from another run's checkpoint, or once per run."""
+"""Start a decay of the learning rate from another run's checkpoint, and report undone decays."""
 
 from __future__ import annotations
 
@@ -69,12 +69,14 @@ class StablePhase:
         rates = _logged_rates(self.work_dir, learning_rates, self.step)
         for index, logged in enumerate(rates):
             if logged.differs:
-                earlier = [step for step in steps if index > 0 and step < logged.step]
                 raise ValueError(
                     f"decay_from={self.step}: {self.work_dir} used the learning rate "
                     f"{logged.rate:.4g} in step {logged.step}, but the optimizer section of this "
                     f"config gives {logged.expected:.4g}. "
-                    + _fix(earlier, decaying=_begins_to_fall(rates, index))
+                    + _fix(
+                        _steps_before(rates, index, steps),
+                        decaying=_begins_to_fall(rates, index),
+                    )
                 )
 
     def identity(self) -> Mapping[str, Any]:
@@ -164,6 +166,11 @@ def _begins_to_fall(rates: Sequence[_LoggedRate], index: int) -> bool:
     return index > 0 and rates[index].rate < rates[index - 1].rate * (1 - _ROUNDING)
 
 
+def _steps_before(rates: Sequence[_LoggedRate], index: int, steps: Sequence[int]) -> list[int]:
+    """Return the checkpoints up to the last logged step before the one at `index`."""
+    return [step for step in steps if index > 0 and step <= rates[index - 1].step]
+
+
 def undone_decay(work_dir: Path, learning_rates: LearningRates, saved: int) -> list[str]:
     """Return a note if the learning rate of a resumed run had begun to decay, but rises again.
 
@@ -178,13 +185,12 @@ def undone_decay(work_dir: Path, learning_rates: LearningRates, saved: int) -> l
     index = next((index for index, logged in enumerate(rates) if logged.differs), None)
     if index is None or not rates[-1].differs or not _begins_to_fall(rates, index):
         return []
-    first = rates[index].step
-    steps = [step for step in steps_in(work_dir / CHECKPOINTS_NAME) if step < first]
+    steps = _steps_before(rates, index, steps_in(work_dir / CHECKPOINTS_NAME))
     listed = f" (kept: {', '.join(map(str, steps))})" if steps else ""
     return [
-        f"NOTE       the learning rate had begun to decay by step {first:,}, and rises again "
-        "because the run has become longer. To undo the decay, resume from a checkpoint before it "
-        f"with --from-step N{listed}"
+        f"NOTE       the learning rate had begun to decay by step {rates[index].step:,}, and rises "
+        "again because the run has become longer. To undo the decay, resume from a checkpoint "
+        f"before it with --from-step N{listed}"
     ]
 
 
