@@ -20,7 +20,7 @@ COMMANDS = {
     "bj.FillMask": "bert-jax fill-mask",
     "bj.NextSentence": "bert-jax predict --task next-sentence",
     "bj.Tag": "bert-jax predict",
-    "bj.extract": "bert-jax extract --generator",
+    "bj.extract(..., generator=True)": "bert-jax extract --generator",
     "bj.finetune": "bert-jax finetune",
     "bj.pretrain": "bert-jax pretrain",
     "bj.score_minimal_pairs": "bert-jax evaluate --minimal-pairs",

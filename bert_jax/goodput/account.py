@@ -104,7 +104,8 @@ class Goodput:
     @property
     def stall(self) -> float | None:
         """The fraction of the training time spent waiting for batches after the first one."""
-        return _ratio(self.seconds[STALL], self.training_seconds, zero=True)
+        # A little more time may have been moved to other activities than was measured.
+        return _ratio(max(0.0, self.seconds[STALL]), self.training_seconds, zero=True)
 
     def to_json(self) -> dict[str, Any]:
         """Return the values as plain JSON, grouped as in Google's goodput library."""

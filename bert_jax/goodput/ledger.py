@@ -85,13 +85,9 @@ class Ledger:
             self.switch(former)
 
     def move(self, seconds: float, source: Activity, target: Activity) -> None:
-        """Move time that has passed from one activity to another.
-
-        At most all of the time of `source` is moved, since the caller's clock may differ slightly.
-        """
+        """Move time that has passed from one activity to another."""
         if source != target:
             with self._lock:
-                seconds = min(seconds, self._seconds.get(source, 0.0))
                 self._seconds[source] = self._seconds.get(source, 0.0) - seconds
                 self._seconds[target] = self._seconds.get(target, 0.0) + seconds
 

@@ -327,10 +327,10 @@ class Predictor:
         work_dir = local_model(work_dir)
         config, origin = read_model(work_dir)
         head, positions = config.head, config.encoder.max_positions
-        self.has_generator = read_generator(work_dir) is not None
+        self._has_generator = read_generator(work_dir) is not None
         if self.heads is not None and head not in self.heads:
             purpose = self.purpose or f"have the head {' or '.join(map(repr, self.heads))}"
-            fits = self.has_generator and "masked_lm" in self.heads
+            fits = self._has_generator and "masked_lm" in self.heads
             raise ValueError(
                 unsuitable(work_dir, config, origin, purpose, self.made_by, generator=fits)
             )

@@ -84,7 +84,9 @@ def unsuitable(
     """
     does, classes = use_of(config, origin)
     names = " or ".join(f"`{name}`" for name in classes or ("bj.Embed",))
-    extract = "extract its generator with `bj.extract`, or " if generator else ""
+    extract = (
+        "extract its generator with `bj.extract(..., generator=True)`, or " if generator else ""
+    )
     return (
         f"{model}: this model does not {purpose}. It {does}: use {names}. To {purpose}, {extract}"
         f"use a model from {made_by}."

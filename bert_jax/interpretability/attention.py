@@ -264,7 +264,7 @@ class Attention(Predictor):
                     self.origin,
                     FillMask.purpose,
                     FillMask.made_by,
-                    generator=self.has_generator,
+                    generator=self._has_generator,
                 )
             )
 

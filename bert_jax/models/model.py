@@ -267,7 +267,7 @@ def part_of(config: ModelConfig, head: str | None) -> ModelConfig:
     if head not in parts:
         raise ValueError(
             f"head={head!r}: not contained in a model with head={config.head!r}. Expected "
-            f"{config.head!r} or {' or '.join(map(repr, parts))}"
+            + " or ".join(map(repr, (config.head, *parts)))
         )
     return parts[head]
 

@@ -32,6 +32,15 @@ def configured_model_values(work_dir: Path) -> dict[str, object]:
     return _without_training_keys(read_configured_model(work_dir).encoder)
 
 
+def complete_model_values(work_dir: Path) -> dict[str, object]:
+    """Return all `model.*` values of a run, including dropout rates and the initializer's range.
+
+    Raises:
+      ValueError: see `read_configured_model`.
+    """
+    return dataclasses.asdict(read_configured_model(work_dir).encoder)
+
+
 def _without_training_keys(encoder: EncoderConfig) -> dict[str, object]:
     values = dataclasses.asdict(encoder)
     return {key: value for key, value in values.items() if key not in TRAINING_KEYS}

@@ -51,6 +51,7 @@ def first_state(
     *,
     seed: int,
     init_from: str = "",
+    first_encoder: EncoderConfig | None = None,
     teacher: LoadedTeacher | None = None,
 ) -> tuple[TrainState, str]:
     """Return the state to start from, and a line that says where it comes from.
@@ -64,6 +65,8 @@ def first_state(
       checkpointer: the run's checkpoints.
       seed: the seed for randomly initialized parameters.
       init_from: a work directory to load parameters from; "" for none.
+      first_encoder: the encoder of the first phase, if its rotary angles differ from the run's.
+        They are compared with the angles of the loaded model.
       teacher: the run's teacher; None if it has none.
 
     Raises:
@@ -74,7 +77,9 @@ def first_state(
     if step is not None:
         abstract = abstract_state(definition, optimizer, mesh)
         return checkpointer.restore(abstract), f"this run's checkpoint at step {step:,}"
-    return initial_state(setup, mesh, seed=seed, init_from=init_from, teacher=teacher)
+    return initial_state(
+        setup, mesh, seed=seed, init_from=init_from, first_encoder=first_encoder, teacher=teacher
+    )
 
 
 def initial_state(
@@ -83,6 +88,7 @@ def initial_state(
     *,
     seed: int,
     init_from: str = "",
+    first_encoder: EncoderConfig | None = None,
     teacher: LoadedTeacher | None = None,
 ) -> tuple[TrainState, str]:
     """Return the state of a run that has no checkpoints; see `first_state`."""
@@ -94,7 +100,7 @@ def initial_state(
         return TrainState(state.step, params, state.opt_state), line
     if not init_from:
         return state, f"random parameters (seed {seed})"
-    params, line = _parameters_of(init_from, setup, mesh)
+    params, line = _parameters_of(init_from, setup, mesh, first_encoder or setup.model)
     # Parameters that exist only to train a student are never loaded, so they stay random.
     return TrainState(state.step, state.params | params, state.opt_state), line
 
@@ -144,11 +150,11 @@ def with_positions_of(encoder: EncoderConfig, source: EncoderConfig) -> EncoderC
 
 
 def changed_angles(source: EncoderConfig, encoder: EncoderConfig) -> str:
-    """Describe the differences between the rotary angles of a run and its initial model.
+    """Describe how the rotary angles of a run's first phase differ from its initial model's.
 
     Args:
       source: the encoder of the initial model.
-      encoder: the run's encoder.
+      encoder: the encoder of the run's first phase.
 
     Returns:
       The description, which begins with a semicolon, or "" if there is no difference.
@@ -158,7 +164,7 @@ def changed_angles(source: EncoderConfig, encoder: EncoderConfig) -> str:
     names = _ANGLES if encoder.attention_window is not None else _ANGLES[:1]
     bases = {name: (_base(encoder, name), _base(source, name)) for name in names}
     return "".join(
-        f"; {name} {base:,g} instead of {former:,g}"
+        f"; {name} {base:,.0f} instead of {former:,.0f}"
         for name, (base, former) in bases.items()
         if base != former
     )
@@ -169,11 +175,13 @@ def _base(encoder: EncoderConfig, name: str) -> float:
     return encoder.rotary_theta if theta is None else theta
 
 
-def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parameters, str]:
+def _parameters_of(
+    init_from: str, setup: StepSetup, mesh: Mesh, first_encoder: EncoderConfig
+) -> tuple[Parameters, str]:
     """Return the parameters in `init_from` that the run can use, and a line that describes them."""
     source = local_model(init_from, "init_from")
     model, origin = read_model(source)
-    line = f"the parameters of {init_from}" + changed_angles(model.encoder, setup.model)
+    line = f"the parameters of {init_from}" + changed_angles(model.encoder, first_encoder)
     saved_encoder = with_positions_of(setup.model, model.encoder)
     generator = _common_generator(source, setup)
     saved = _definition_on(saved_encoder, model, generator)

@@ -268,6 +268,7 @@ class PretrainRun:
                     checkpointer,
                     seed=self.seed,
                     init_from=self.init_from,
+                    first_encoder=setup.for_phase(self.corpora[0].config).model,
                     teacher=teacher,
                 )
                 if not saved:

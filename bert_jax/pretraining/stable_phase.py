@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -66,18 +66,17 @@ class StablePhase:
                 f"decay_from={self.step}: {self.work_dir} has no checkpoint at this step. "
                 + (kept or "It has no checkpoints.")
             )
-        rates = _logged_rates(self.work_dir, learning_rates, self.step)
-        for index, logged in enumerate(rates):
-            if logged.differs:
+        previous: tuple[int, float] | None = None
+        for step, rate in _logged_rates(self.work_dir, self.step):
+            expected = float(learning_rates[step - 1])
+            if not math.isclose(rate, expected, rel_tol=_ROUNDING):
+                last_equal, last_rate = previous or (0, 0.0)
                 raise ValueError(
-                    f"decay_from={self.step}: {self.work_dir} used the learning rate "
-                    f"{logged.rate:.4g} in step {logged.step}, but the optimizer section of this "
-                    f"config gives {logged.expected:.4g}. "
-                    + _fix(
-                        _steps_before(rates, index, steps),
-                        decaying=_begins_to_fall(rates, index),
-                    )
+                    f"decay_from={self.step}: {self.work_dir} used the learning rate {rate:.4g} in "
+                    f"step {step}, but the optimizer section of this config gives {expected:.4g}. "
+                    + _fix([kept for kept in steps if kept <= last_equal], _falls(last_rate, rate))
                 )
+            previous = step, rate
 
     def identity(self) -> Mapping[str, Any]:
         """Return the identity that is stored with the checkpoint."""
@@ -132,69 +131,51 @@ class StablePhase:
             copy_metrics(source, target, up_to=self.step)
 
 
-class _LoggedRate(NamedTuple):
-    """The learning rate of one step.
-
-    Attributes:
-      step: the step, counted from 1.
-      rate: the learning rate in the log.
-      expected: the learning rate of the config.
-    """
-
-    step: int
-    rate: float
-    expected: float
-
-    @property
-    def differs(self) -> bool:
-        """Whether the two rates differ by more than rounding."""
-        return not math.isclose(self.rate, self.expected, rel_tol=_ROUNDING)
-
-
-def _logged_rates(work_dir: Path, learning_rates: LearningRates, last: int) -> list[_LoggedRate]:
-    """Return the learning rates in a run's log up to the step `last`."""
-    log = work_dir / LOG_NAME
-    return [
-        _LoggedRate(entry["step"], entry["learning_rate"], float(learning_rates[entry["step"] - 1]))
-        for entry in (read_metrics(log) if log.is_file() else [])
-        if "learning_rate" in entry and 0 < entry["step"] <= last
-    ]
-
-
-def _begins_to_fall(rates: Sequence[_LoggedRate], index: int) -> bool:
-    """Return whether the logged rate is lower than the one before it."""
-    return index > 0 and rates[index].rate < rates[index - 1].rate * (1 - _ROUNDING)
-
-
-def _steps_before(rates: Sequence[_LoggedRate], index: int, steps: Sequence[int]) -> list[int]:
-    """Return the checkpoints up to the last logged step before the one at `index`."""
-    return [step for step in steps if index > 0 and step <= rates[index - 1].step]
-
-
 def undone_decay(work_dir: Path, learning_rates: LearningRates, saved: int) -> list[str]:
-    """Return a note if the learning rate of a resumed run had begun to decay, but rises again.
+    """Return a note if the learning rate of a resumed run was decaying, but rises again.
 
     This happens if a finished run with the schedule "wsd" gets more steps.
 
     Args:
       work_dir: the run's work directory.
       learning_rates: the learning rates of the config.
-      saved: the step of the checkpoint that the run resumes from.
+      saved: the step of the checkpoint that the run resumes from, which is not its last step.
     """
-    rates = _logged_rates(work_dir, learning_rates, saved)
-    index = next((index for index, logged in enumerate(rates) if logged.differs), None)
-    if index is None or not rates[-1].differs or not _begins_to_fall(rates, index):
+    logged = _logged_rates(work_dir, saved)
+    last = index = len(logged) - 1
+    while index > 0 and _falls(logged[index - 1][1], logged[index][1]):
+        index -= 1
+    if index in (last, 0) or not _falls(float(learning_rates[saved]), logged[last][1]):
         return []
-    steps = _steps_before(rates, index, steps_in(work_dir / CHECKPOINTS_NAME))
-    listed = f" (kept: {', '.join(map(str, steps))})" if steps else ""
+    steps = [step for step in steps_in(work_dir / CHECKPOINTS_NAME) if step <= logged[index][0]]
+    advice = "No checkpoint from before the decay is kept."
+    if steps:
+        listed = ", ".join(map(str, steps))
+        advice = (
+            f"To undo the decay, stop this run and resume it with --from-step N (kept: {listed})"
+        )
     return [
-        f"NOTE       the learning rate had begun to decay by step {rates[index].step:,}, and rises "
-        "again because the run has become longer. To undo the decay, resume from a checkpoint "
-        f"before it with --from-step N{listed}"
+        f"NOTE       the learning rate had begun to decay by step {logged[index + 1][0]:,}, and "
+        f"rises again with this config. {advice}"
     ]
 
 
-def _fix(earlier: Sequence[int], *, decaying: bool) -> str:
+def _logged_rates(work_dir: Path, last: int) -> list[tuple[int, float]]:
+    """Return the steps up to `last` and their learning rates from a run's log."""
+    log = work_dir / LOG_NAME
+    return [
+        (entry["step"], entry["learning_rate"])
+        for entry in (read_metrics(log) if log.is_file() else [])
+        if entry.get("learning_rate") is not None and 0 < entry["step"] <= last
+    ]
+
+
+def _falls(before: float, after: float) -> bool:
+    """Return whether a learning rate is lower than another one by more than rounding."""
+    return after < before * (1 - _ROUNDING)
+
+
+def _fix(earlier: Sequence[int], decaying: bool) -> str:
     """Return how to fix a difference between the learning rates of the two runs.
 
     Args:
@@ -202,10 +183,11 @@ def _fix(earlier: Sequence[int], *, decaying: bool) -> str:
       decaying: whether the other run's learning rate had begun to fall.
     """
     listed = ", ".join(map(str, earlier))
-    if decaying:
-        instead = (
-            f"Choose an earlier step: {listed}." if earlier else "It has no earlier checkpoint."
-        )
-        return f"That run's own decay had already begun. {instead}"
-    instead = f", or choose an earlier step: {listed}" if earlier else ""
-    return f"Set peak_learning_rate and warmup_steps to that run's values{instead}."
+    instead = f"set decay_from to an earlier step ({listed}) and lower num_steps to match"
+    if not decaying:
+        instead = f", or {instead}" if earlier else ""
+        return f"Set peak_learning_rate and warmup_steps to that run's values{instead}."
+    fix = f"{instead[0].upper()}{instead[1:]}." if earlier else ""
+    return "That run's own decay had already begun. " + (
+        fix or "Its log shows no checkpoint from before the decay."
+    )

@@ -9,6 +9,7 @@ from bert_jax.finetuning.config import EvaluationConfig, FinetuneConfig
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.continued import (
     check_positions,
+    complete_model_values,
     configured_model_values,
     corpus_values,
     has_begun,
@@ -135,8 +136,7 @@ def _with_values_of_model(config: str, overrides: Sequence[str], init: Path) -> 
     A run that has already started no longer needs the initial model, because its own work directory
     contains the same model config. The value of `sentence_pairs` cannot change once a run has
     started, so it also comes from that work directory. A run that only decays the learning rate
-    repeats the earlier steps of another run, so it has the model config of all of these steps
-    rather than the rotary angles of the newest checkpoint.
+    repeats the earlier steps of another run, so it has exactly the same model config.
     """
     # Other keys may be invalid without the initial model's values. For example, rotary angles are
     # valid only if the positions are rotary.
@@ -144,8 +144,12 @@ def _with_values_of_model(config: str, overrides: Sequence[str], init: Path) -> 
     work_dir = start.directory
     own = (work_dir / MODEL_NAME).is_file()
     source = work_dir if own and not (init / MODEL_NAME).is_file() else init
-    configured = source is work_dir or start.decay_from
-    model = configured_model_values(source) if configured else model_values(source)
+    if start.decay_from > 0:
+        model = complete_model_values(source)
+    elif source is work_dir:
+        model = configured_model_values(source)
+    else:
+        model = model_values(source)
     values = {f"model.{key}": value for key, value in sorted(model.items())}
     if not sets_key(config, "sentence_pairs"):
         pairs_source = work_dir if own and has_begun(work_dir) else source

@@ -68,12 +68,16 @@ def describe_optimizer(config: OptimizerConfig, total_steps: int) -> str:
             assert begin is not None, "this schedule has a decay"
             after = (
                 f"constant learning rate, {config.decay_shape} decay to "
-                f"{config.end_learning_rate:g} over the last {total_steps - begin:,} steps"
+                f"{config.end_learning_rate:g} over the last {_steps(total_steps - begin)}"
             )
         case _:
             assert_never(config.schedule)
-    rise = f"{warmup:,} steps of warm-up, " if warmup else ""
+    rise = f"{_steps(warmup)} of warm-up, " if warmup else ""
     return f"{rates}; {rise}{after}"
+
+
+def _steps(number: int) -> str:
+    return "1 step" if number == 1 else f"{number:,} steps"
 
 
 def _warmup(config: OptimizerConfig, total_steps: int) -> int:

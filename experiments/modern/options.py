@@ -157,10 +157,10 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     needed = {
         "prepare": ("corpus_small/*.jsonl*", "corpus_large/*.jsonl*"),
         "score": (
-            "glue/SST-2/train.tsv*",
-            "glue/SST-2/dev.tsv*",
-            "glue/STS-B/train.tsv*",
-            "glue/STS-B/dev.tsv*",
+            "glue/SST-2/train.tsv",
+            "glue/SST-2/dev.tsv",
+            "glue/STS-B/train.tsv",
+            "glue/STS-B/dev.tsv",
             "blimp/*.jsonl*",
         ),
     }
@@ -173,7 +173,7 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         needed.pop("prepare")
     for step, patterns in needed.items():
         for pattern in patterns if step in args.steps else ():
-            if not any(args.data.glob(pattern)):
+            if not any(any(args.data.glob(name)) for name in (pattern, f"{pattern}.xz")):
                 parser.error(f"--data={args.data}: contains no {pattern}. Correct --data")
     if args.extend and not args.extend.is_file():
         parser.error(f"--extend={args.extend}: is not a file. Give the path of a results.json")

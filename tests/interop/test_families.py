@@ -14,7 +14,7 @@ from bert_jax.inference.classify import Classify
 from bert_jax.inference.fill_mask import NextSentence
 from bert_jax.interop.huggingface.families import family_of, origins
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.model import ModelConfig
+from bert_jax.models.model import ModelConfig, part_of
 from bert_jax.models.variants import variant
 from bert_jax.runs.work_dir import read_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -271,25 +271,40 @@ def test_unsupported_configs_are_refused(family, changes, message, bert_jax_here
             "replaced_token",
             "^model.norm='post', model.first_norm=True, model.classifier_transform='pooler', "
             "model.pooler_dropout=True are not supported by Hugging Face's ModernBERT, which "
-            "supports only 'pre', False, 'prediction', False for these settings",
+            "supports only model.norm='pre', model.first_norm=False, model.classifier_transform=",
         ),
         (
             "modernbert-base",
             {},
             "replaced_token",
-            "no class for the 'replaced_token' head. Export the model without it, with --head enc",
+            "'replaced_token' head. Export only a part of the model: head='encoder'$",
+        ),
+        (
+            "roberta-base",
+            dict(activation="gelu_tanh"),
+            "pretraining",
+            "Export only a part of the model: head='encoder'$",
         ),
         (
             "modernbert-base",
             {},
             "pretraining",
-            "Export the model without it, with --head encoder or --head masked_lm$",
+            "Export only a part of the model: head='encoder' or head='masked_lm'$",
         ),
     ],
 )
 def test_models_without_a_hugging_face_class_are_refused(name, changes, head, message):
     with pytest.raises(ValueError, match=message):
         origins(ModelConfig(variant(name, **changes), head))
+
+
+@pytest.mark.parametrize("head", ["encoder", "masked_lm"])
+def test_the_parts_named_in_a_refusal_can_be_exported(head):
+    config = ModelConfig(variant("modernbert-base"), "pretraining")
+    with pytest.raises(ValueError, match=f"head='{head}'"):
+        origins(config)
+    part = part_of(config, head)
+    assert origins(dataclasses.replace(part, pooler=part.pooler and head != "encoder"))
 
 
 def test_albert_without_sharing_has_one_group_per_layer():

@@ -43,7 +43,7 @@ def test_a_longer_context_may_have_different_rotary_angles(changes, differing) -
                 "local_rotary_theta": None,
                 "rotary_theta": 2e6,
             },
-            "; rotary_theta 2e+06 instead of 160,000",
+            "; rotary_theta 2,000,000 instead of 160,000",
         ),
     ],
 )

@@ -235,6 +235,10 @@ def test_a_decay_uses_the_angles_in_the_config_of_its_initial_model(
     config = pretrain_config(str(tiny_config), words, run.work_dir)
     assert config.model.rotary_theta == theta
     assert config.model.local_rotary_theta == BASE
+    if decay_from:
+        assert config.model == run.model
+    else:  # The run need not have the dropout and the initializer of the initial model.
+        assert config.model.initializer_range != run.model.initializer_range
 
 
 @pytest.mark.slow

@@ -17,10 +17,12 @@ from numpy.testing import assert_array_equal
 
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.run import pretrain
-from bert_jax.pretraining.stable_phase import StablePhase
+from bert_jax.pretraining.stable_phase import StablePhase, undone_decay
 from bert_jax.recipes.load import load_config
 from bert_jax.training.checkpoint_state import load_state
 from bert_jax.training.distributed import StopRequest
+from bert_jax.training.learning_rates import LearningRates
+from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.reports import Report, TrainReport
 from bert_jax.training.sharding import make_mesh
 from bert_jax.training.state import TrainState, abstract_state
@@ -147,9 +149,10 @@ def test_unsuitable_sources_are_refused(
     ("last", "message"),
     [
         (4, "used the learning rate {} in step 5, but the optimizer section of this config gives "
-         "{}. That run's own decay had already begun. Choose an earlier step: 3."),
+         "{}. That run's own decay had already begun. Set decay_from to an earlier step (3) and l"
+         "ower num_steps to match."),
         (2, "in step 3, but the optimizer section of this config gives {}. That run's own decay "
-         "had already begun. It has no earlier checkpoint."),
+         "had already begun. Its log shows no checkpoint from before the decay."),
     ],
 )  # fmt: skip
 def test_a_decay_that_has_already_begun_is_refused(
@@ -168,25 +171,80 @@ def test_a_decay_that_has_already_begun_is_refused(
         pretrain(decay_of(tiny_config, source, tmp_path / "run"))
 
 
+class Rates:
+    """The learning rates of a run with a warm-up of 2 steps and a decay of 4 steps."""
+
+    def __init__(self, num_steps: int, **values: Any) -> None:
+        settings = {"warmup_steps": 2, "schedule": "wsd", "decay_steps": 4} | values
+        config = OptimizerConfig(peak_learning_rate=1e-3, **settings)
+        self.rates = LearningRates(config, num_steps)
+
+    def write(self, work_dir: Path, num_steps: int, first: int = 1) -> None:
+        """Add steps of this run to a log."""
+        with (work_dir / "metrics.jsonl").open("a", encoding="utf-8") as log:
+            for step in range(first, num_steps + 1):
+                rate = float(self.rates[step - 1])
+                log.write(json.dumps({"kind": "train", "step": step, "learning_rate": rate}) + "\n")
+                log.write(json.dumps({"kind": "evaluation", "step": step, "mlm_loss": 1.0}) + "\n")
+
+
+NOTE = (
+    "NOTE       the learning rate had begun to decay by step 8, and rises again with this config. "
+)
+KEPT = "To undo the decay, stop this run and resume it with --from-step N (kept: {})"
+LOST = "No checkpoint from before the decay is kept."
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "values", "kept", "advice"),
+    [
+        (12, {}, ("3", "6", "10"), KEPT.format("3, 6")),
+        (12, {}, ("10",), LOST),
+        (40, {"warmup_steps": 0, "warmup_fraction": 0.3}, ("10",), LOST),
+        (11, {"decay_steps": 1}, ("7",), KEPT.format("7")),
+        (11, {"decay_steps": 5, "decay_shape": "1-sqrt"}, ("6",), None),
+        (11, {"decay_steps": 5}, ("6",), None),
+    ],
+)
+def test_a_decay_is_undone_if_the_learning_rate_rises_again(
+    tmp_path: Path,
+    num_steps: int,
+    values: dict[str, Any],
+    kept: tuple[str, ...],
+    advice: str | None,
+) -> None:
+    Rates(10).write(tmp_path, 10)
+    for step in kept:
+        (tmp_path / "checkpoints" / step).mkdir(parents=True)
+    expected = [] if advice is None else [NOTE + advice]
+    assert undone_decay(tmp_path, Rates(num_steps, **values).rates, 10) == expected
+
+
+def test_a_decay_that_was_undone_earlier_is_not_reported_again(tmp_path: Path) -> None:
+    Rates(10).write(tmp_path, 10)
+    Rates(30).write(tmp_path, 15, first=11)
+    assert undone_decay(tmp_path, Rates(30).rates, 15) == []
+    assert undone_decay(tmp_path / "missing", Rates(30).rates, 15) == []
+
+
+def test_a_learning_rate_that_is_not_finite_is_ignored(tmp_path: Path) -> None:
+    entry = {"kind": "train", "step": 1, "learning_rate": None}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(entry) + "\n", encoding="utf-8")
+    assert undone_decay(tmp_path, Rates(30).rates, 1) == []
+
+
 def test_a_finished_run_with_more_steps_reports_the_decay_that_it_undoes(
     tiny_config: Path, tmp_path: Path
 ) -> None:
-    def lines_of(num_steps: int, **values: Any) -> list[str]:
-        values = {"phases.phase1.num_steps": num_steps, **DECAY, **values}
+    def notes_of(num_steps: int) -> list[str]:
+        values = {"phases.phase1.num_steps": num_steps, **DECAY}
         lines: list[str] = []
         config = config_of(tiny_config, tmp_path / "run", **values)
         assert pretrain(config, on_report=lambda report: lines.append(str(report))).finished
-        return [line for line in lines if "decay by step" in line]
+        return [line for line in lines if line.startswith("NOTE       the learning rate")]
 
-    assert lines_of(10) == []
-    # The rates of steps 1 to 7 are the same with 12 steps, except for rounding.
-    (note,) = lines_of(12)
-    assert note == (
-        "NOTE       the learning rate had begun to decay by step 8, and rises again because the "
-        "run has become longer. To undo the decay, resume from a checkpoint before it with "
-        "--from-step N (kept: 3, 6)"
-    )
-    assert lines_of(13, **{"optimizer.decay_steps": 1})[0].count("by step 8") == 1
+    assert notes_of(10) == []
+    assert notes_of(12) == [NOTE + KEPT.format("3, 6")]
 
 
 def test_only_phases_that_begin_before_the_decay_must_be_the_same(stable: Path) -> None:

@@ -69,3 +69,9 @@ def test_the_message_lists_the_parts_of_a_classifier_with_head_dropout() -> None
     with pytest.raises(ValueError, match=message):
         part_of(config, "masked_lm")
     assert part_of(config, "encoder").head == "encoder"
+
+
+def test_an_encoder_contains_no_other_model() -> None:
+    config = ModelConfig(EncoderConfig(**SIZES), "encoder")
+    with pytest.raises(ValueError, match="with head='encoder'. Expected 'encoder'$"):
+        part_of(config, "masked_lm")

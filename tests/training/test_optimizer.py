@@ -202,6 +202,11 @@ def test_a_config_returns_its_optimizer_and_schedule() -> None:
             "lamb at 0.001; 10 steps of warm-up, cosine decay to 1e-05",
         ),
         (
+            {"warmup_steps": 1, "schedule": "wsd", "decay_steps": 1},
+            "adamw at 0.001; 1 step of warm-up, constant learning rate, linear decay to 0 over the "
+            "last 1 step",
+        ),
+        (
             {"name": "stable_adamw", "warmup_steps": 0, "schedule": "constant"},
             "stable_adamw at 0.001; constant learning rate",
         ),

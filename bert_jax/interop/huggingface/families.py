@@ -68,20 +68,26 @@ def refusal_of(config: ModelConfig) -> str | None:
     """Return the reason why Hugging Face's library cannot represent a model, or None if it can."""
     family = family_of(config.encoder)
     supported = config.head in family.architectures
+    # If the head has no class, a part of the model may have one.
     parts = {} if supported else parts_of(config)
-    # If there is no class for the head, the encoder may be exported without it.
-    refusal = family.refusal(config if supported else replace(parts["encoder"], pooler=False))
+    if not supported:
+        parts["encoder"] = replace(parts["encoder"], pooler=False)
+    refusal = family.refusal(config if supported else parts["encoder"])
     if refusal is not None:
         what, why = refusal
         verb = "are" if ", " in what else "is"
         return f"{what} {verb} not supported by Hugging Face's {family.title}, which {why}"
     if supported:
         return None
-    heads = " or ".join(f"--head {head}" for head in parts if head in family.architectures)
+    heads = [head for head, part in parts.items() if _has_class(family, part)]
     return (
-        f"Hugging Face's {family.title} has no class for the {config.head!r} head. Export the "
-        f"model without it, with {heads}"
+        f"Hugging Face's {family.title} has no class for the {config.head!r} head. Export only a "
+        f"part of the model: {' or '.join(f'head={head!r}' for head in heads)}"
     )
+
+
+def _has_class(family: Family, config: ModelConfig) -> bool:
+    return config.head in family.architectures and family.refusal(config) is None
 
 
 def architecture_of(config: ModelConfig) -> str:

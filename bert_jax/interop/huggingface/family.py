@@ -39,7 +39,7 @@ class Family:
       tied: a dict from the name of each tied tensor to the name of the tensor it copies.
       fields: a dict that maps our config fields to HF's keys, for settings with the same values.
       defaults: HF's default values for keys that config.json may omit.
-      refusal: a function that returns an unsupported setting and the reason, or None if the family
+      refusal: a function that returns unsupported settings and the reason, or None if the family
         supports the model.
       pairs_are: the task that the sentence-pair head is trained on.
       first_keys: HF's keys for the id of the first token of a sequence.
@@ -197,7 +197,7 @@ def classifier(config: ModelConfig) -> dict[str, str]:
 
 
 def odd_encoder(config: ModelConfig) -> Refusal | None:
-    """Return encoder settings that these families do not support, or None if there are none."""
+    """Return the settings in `_RARE` that differ from their defaults, or None if there are none."""
     return unsupported_values(
         config.encoder, {name: getattr(EncoderConfig, name) for name in _RARE}
     )
@@ -214,11 +214,11 @@ def unsupported_values(encoder: EncoderConfig, supported: Mapping[str, Any]) -> 
     if not names:
         return None
     own = ", ".join(f"model.{name}={getattr(encoder, name)!r}" for name in names)
-    only = ", ".join(repr(supported[name]) for name in names)
-    return own, f"supports only {only}" + (" for these settings" if len(names) > 1 else "")
+    only = ", ".join(f"model.{name}={supported[name]!r}" for name in names)
+    return own, f"supports only {only if len(names) > 1 else repr(supported[names[0]])}"
 
 
-# BERT, RoBERTa, ALBERT and DistilBERT support only the default values of these fields.
+# BERT, RoBERTa, ALBERT, DistilBERT and ELECTRA support only the default values of these fields.
 _RARE = (
     "norm",
     "positions",
