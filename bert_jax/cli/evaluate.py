@@ -17,8 +17,7 @@ The last command scores an imported model that was fine-tuned with another libra
 matched by name. With --config and --config.sentences.files.*, a run's model can also be scored on a
 table in a different format. The printed table has one row per class, label or entity type.
 
-By default, the best checkpoint of a fine-tuning run is used, and the newest one of a pretraining
-run.
+By default, a fine-tuning run's best checkpoint is used, or a pretraining run's newest one.
 """
 
 import argparse
@@ -63,7 +62,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--unlabelled",
         "predict without scoring, for the task's test files or for --data without labels",
     )
-    parser.add_number("--step", "step of the checkpoint (default: the best one, or the newest)")
+    parser.add_number(
+        "--step",
+        "step of the checkpoint (default: the best of a fine-tuning run, the newest of any other)",
+    )
     parser.add_output_file("--output", "JSON file for the scores")
     predictions = "directory for the predictions, in files named after the data sets"
     parser.add_option("--predictions", "DIR", predictions)

@@ -104,7 +104,7 @@ class Goodput:
     @property
     def stall(self) -> float | None:
         """The fraction of the training time spent waiting for batches after the first one."""
-        # A little more time may have been moved to other activities than was measured.
+        # This can be slightly negative if more time was moved to other activities than measured.
         return _ratio(max(0.0, self.seconds[STALL]), self.training_seconds, zero=True)
 
     def to_json(self) -> dict[str, Any]:

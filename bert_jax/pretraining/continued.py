@@ -24,7 +24,7 @@ def model_values(source: Path) -> dict[str, object]:
 
 
 def configured_model_values(work_dir: Path) -> dict[str, object]:
-    """Return the `model.*` values of a run, ignoring the rotary angles of individual phases.
+    """Return a run's `model.*` values except TRAINING_KEYS, ignoring the angles of single phases.
 
     Raises:
       ValueError: see `read_configured_model`.

@@ -33,8 +33,8 @@ _MIN_PAIRED = 0.5
 # With fewer held-out tokens than this, the metrics are too inaccurate. Of 1,000 tokens, about 150
 # are masked, so a measured accuracy of 0.3 already has a standard deviation of 0.04.
 _MIN_HELD_OUT_TOKENS = 1_000
-# From this learning rate on, a run with Muon prints a note. Jordan et al. (2024) use 0.02. With the
-# scaling used here, even 0.008 was too high for small models; see experiments/modern.
+# At this learning rate or above, a run with Muon prints a note. Jordan et al. (2024) use 0.02. With
+# the scaling used here, even 0.008 was too high for small models; see experiments/modern.
 _ANOTHER_MUON = 0.01
 _HELD_OUT = "heldout_fraction"
 _PREPARE_ALIKE = "Prepare both with the same --held-out, or the same --held-out-input"
@@ -87,14 +87,15 @@ def describe(
 
 
 def rate_of_another_muon(optimizer: OptimizerConfig) -> list[str]:
-    """Return a note if the learning rate suits another scaling of Muon's updates."""
+    """Return a note if the learning rate is probably meant for a different scaling of updates."""
     rate = optimizer.peak_learning_rate
     if optimizer.name != "muon" or rate < _ANOTHER_MUON:
         return []
     return [
-        f"NOTE       optimizer.peak_learning_rate={rate:g} is a typical rate for Muon with a "
-        "different scaling of its updates. Here, they are as large as AdamW's (Liu et al. 2025, "
-        "section 2.2), so start with a learning rate for AdamW, such as 1e-3"
+        f"NOTE       optimizer.peak_learning_rate={rate:g} is high: rates like this are meant for "
+        "Muon with a different scaling of its updates. Here, they are scaled to the size of "
+        "AdamW's (Liu et al. 2025, section 2.2), so start with a rate that works for AdamW, such "
+        "as 1e-3"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Start a decay of the learning rate from another run's checkpoint, and report undone decays."""
+"""Start a decay from another run's checkpoint, and note if a run raises a decayed learning rate."""
 
 from __future__ import annotations
 
@@ -132,14 +132,15 @@ class StablePhase:
 
 
 def undone_decay(work_dir: Path, learning_rates: LearningRates, saved: int) -> list[str]:
-    """Return a note if the learning rate of a resumed run was decaying, but rises again.
+    """Return a note if a resumed run raises a learning rate that had begun to decay.
 
-    This happens if a finished run with the schedule "wsd" gets more steps.
+    This happens if a finished run with the schedule "wsd" is given more steps.
 
     Args:
       work_dir: the run's work directory.
       learning_rates: the learning rates of the config.
-      saved: the step of the checkpoint that the run resumes from, which is not its last step.
+      saved: the step of the checkpoint that the run resumes from. It is less than the run's total
+        number of steps.
     """
     logged = _logged_rates(work_dir, saved)
     last = index = len(logged) - 1
@@ -148,15 +149,16 @@ def undone_decay(work_dir: Path, learning_rates: LearningRates, saved: int) -> l
     if index in (last, 0) or not _falls(float(learning_rates[saved]), logged[last][1]):
         return []
     steps = [step for step in steps_in(work_dir / CHECKPOINTS_NAME) if step <= logged[index][0]]
-    advice = "No checkpoint from before the decay is kept."
+    advice = "No checkpoint from before the decay was kept"
     if steps:
         listed = ", ".join(map(str, steps))
         advice = (
-            f"To undo the decay, stop this run and resume it with --from-step N (kept: {listed})"
+            "To resume from before the decay, stop this run and repeat its command with "
+            f"--from-step N, where N is one of {listed}"
         )
     return [
-        f"NOTE       the learning rate had begun to decay by step {logged[index + 1][0]:,}, and "
-        f"rises again with this config. {advice}"
+        f"NOTE       the learning rate had already begun to decay by step "
+        f"{logged[index + 1][0]:,}, but this config raises it again. {advice}"
     ]
 
 
@@ -171,7 +173,7 @@ def _logged_rates(work_dir: Path, last: int) -> list[tuple[int, float]]:
 
 
 def _falls(before: float, after: float) -> bool:
-    """Return whether a learning rate is lower than another one by more than rounding."""
+    """Return whether a learning rate falls by more than a rounding error."""
     return after < before * (1 - _ROUNDING)
 
 
@@ -189,5 +191,5 @@ def _fix(earlier: Sequence[int], decaying: bool) -> str:
         return f"Set peak_learning_rate and warmup_steps to that run's values{instead}."
     fix = f"{instead[0].upper()}{instead[1:]}." if earlier else ""
     return "That run's own decay had already begun. " + (
-        fix or "Its log shows no checkpoint from before the decay."
+        fix or "According to its log, none of its checkpoints is from before. Choose another run."
     )

@@ -136,7 +136,8 @@ def _with_values_of_model(config: str, overrides: Sequence[str], init: Path) -> 
     A run that has already started no longer needs the initial model, because its own work directory
     contains the same model config. The value of `sentence_pairs` cannot change once a run has
     started, so it also comes from that work directory. A run that only decays the learning rate
-    repeats the earlier steps of another run, so it has exactly the same model config.
+    continues another run from a checkpoint, so its model config must be exactly the same, including
+    the dropout rates.
     """
     # Other keys may be invalid without the initial model's values. For example, rotary angles are
     # valid only if the positions are rotary.

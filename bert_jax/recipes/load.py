@@ -88,7 +88,7 @@ class RunStart:
 
     Attributes:
       work_dir: the run's work directory.
-      decay_from: the step of the other run's checkpoint that the run starts from, or 0.
+      decay_from: the step of another run's checkpoint to start from; 0 for none.
     """
 
     work_dir: str

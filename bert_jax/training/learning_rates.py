@@ -67,7 +67,7 @@ def describe_optimizer(config: OptimizerConfig, total_steps: int) -> str:
             begin = config.decay_start(total_steps)
             assert begin is not None, "this schedule has a decay"
             after = (
-                f"constant learning rate, {config.decay_shape} decay to "
+                f"constant learning rate, then {config.decay_shape} decay to "
                 f"{config.end_learning_rate:g} over the last {_steps(total_steps - begin)}"
             )
         case _:

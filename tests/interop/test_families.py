@@ -277,19 +277,19 @@ def test_unsupported_configs_are_refused(family, changes, message, bert_jax_here
             "modernbert-base",
             {},
             "replaced_token",
-            "'replaced_token' head. Export only a part of the model: head='encoder'$",
+            "'replaced_token' head. Export only part of the model: head='encoder'$",
         ),
         (
             "roberta-base",
             dict(activation="gelu_tanh"),
             "pretraining",
-            "Export only a part of the model: head='encoder'$",
+            "Export only part of the model: head='encoder'$",
         ),
         (
             "modernbert-base",
             {},
             "pretraining",
-            "Export only a part of the model: head='encoder' or head='masked_lm'$",
+            "Export only part of the model: head='encoder' or head='masked_lm'$",
         ),
     ],
 )

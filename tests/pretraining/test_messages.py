@@ -23,7 +23,7 @@ def test_a_note_warns_of_a_table_much_larger_than_its_vocabulary() -> None:
 
 def test_a_note_warns_of_a_rate_for_muon_with_another_scaling() -> None:
     (line,) = rate_of_another_muon(OptimizerConfig(name="muon", peak_learning_rate=0.02))
-    assert line.startswith("NOTE       optimizer.peak_learning_rate=0.02 is a typical rate")
+    assert line.startswith("NOTE       optimizer.peak_learning_rate=0.02 is high: rates")
     assert rate_of_another_muon(OptimizerConfig(name="muon", peak_learning_rate=4e-3)) == []
     assert rate_of_another_muon(OptimizerConfig(name="lamb", peak_learning_rate=0.02)) == []
 

@@ -152,7 +152,8 @@ def test_unsuitable_sources_are_refused(
          "{}. That run's own decay had already begun. Set decay_from to an earlier step (3) and l"
          "ower num_steps to match."),
         (2, "in step 3, but the optimizer section of this config gives {}. That run's own decay "
-         "had already begun. Its log shows no checkpoint from before the decay."),
+         "had already begun. According to its log, none of its checkpoints is from b"
+         "efore. Choose another run."),
     ],
 )  # fmt: skip
 def test_a_decay_that_has_already_begun_is_refused(
@@ -189,10 +190,14 @@ class Rates:
 
 
 NOTE = (
-    "NOTE       the learning rate had begun to decay by step 8, and rises again with this config. "
+    "NOTE       the learning rate had already begun to decay by step 8, but this config raises it "
+    "again. "
 )
-KEPT = "To undo the decay, stop this run and resume it with --from-step N (kept: {})"
-LOST = "No checkpoint from before the decay is kept."
+KEPT = (
+    "To resume from before the decay, stop this run and repeat its command with --from-step N, "
+    "where N is one of {}"
+)
+LOST = "No checkpoint from before the decay was kept"
 
 
 @pytest.mark.parametrize(

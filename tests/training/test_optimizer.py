@@ -203,8 +203,8 @@ def test_a_config_returns_its_optimizer_and_schedule() -> None:
         ),
         (
             {"warmup_steps": 1, "schedule": "wsd", "decay_steps": 1},
-            "adamw at 0.001; 1 step of warm-up, constant learning rate, linear decay to 0 over the "
-            "last 1 step",
+            "adamw at 0.001; 1 step of warm-up, constant learning rate, then linear decay to 0 over "
+            "the last 1 step",
         ),
         (
             {"name": "stable_adamw", "warmup_steps": 0, "schedule": "constant"},
@@ -223,8 +223,8 @@ def test_a_config_returns_its_optimizer_and_schedule() -> None:
                 "decay_shape": "1-sqrt",
             },
             "muon at 0.001 for the matrices in the layers, adamw at 0.0005 for all other "
-            "parameters; 10 steps of warm-up, constant learning rate, 1-sqrt decay to 0 over the "
-            "last 200 steps",
+            "parameters; 10 steps of warm-up, constant learning rate, then 1-sqrt decay to 0 over "
+            "the last 200 steps",
         ),
     ],
 )

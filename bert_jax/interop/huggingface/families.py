@@ -81,7 +81,7 @@ def refusal_of(config: ModelConfig) -> str | None:
         return None
     heads = [head for head, part in parts.items() if _has_class(family, part)]
     return (
-        f"Hugging Face's {family.title} has no class for the {config.head!r} head. Export only a "
+        f"Hugging Face's {family.title} has no class for the {config.head!r} head. Export only "
         f"part of the model: {' or '.join(f'head={head!r}' for head in heads)}"
     )
 
