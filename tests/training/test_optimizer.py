@@ -203,8 +203,8 @@ def test_a_config_returns_its_optimizer_and_schedule() -> None:
         ),
         (
             {"warmup_steps": 1, "schedule": "wsd", "decay_steps": 1},
-            "adamw at 0.001; 1 step of warm-up, constant learning rate, then linear decay to 0 over "
-            "the last 1 step",
+            "adamw at 0.001; 1 step of warm-up, constant learning rate, then linear decay to 0 "
+            "over the last 1 step",
         ),
         (
             {"name": "stable_adamw", "warmup_steps": 0, "schedule": "constant"},
