@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     options = {
         "hidden_states=True": "--hidden-states",
         "dtype": "--dtype",
+        "set head": "set --head",
         f"head={args.head!r}": f"--head {args.head}",
         "format='huggingface'": "--format huggingface",
     }

@@ -115,6 +115,7 @@ def test_a_new_kind_is_fine_tuned_evaluated_predicted_and_exported(
     assert "- task: highlights, from train.jsonl" in (tmp_path / "onnx/README.md").read_text()
     refused = bert_jax_here("export", run, "--format", "huggingface", "--output", tmp_path / "hf")
     assert refused.code == 2 and "has no class for the 'highlighting' head" in refused.errors
+    assert "set --head to 'encoder'" in refused.errors
 
 
 @pytest.mark.usefixtures("registered")

@@ -277,19 +277,19 @@ def test_unsupported_configs_are_refused(family, changes, message, bert_jax_here
             "modernbert-base",
             {},
             "replaced_token",
-            "'replaced_token' head. Export only part of the model: head='encoder'$",
+            "'replaced_token' head. To export only part of the model, set head to 'encoder'$",
         ),
         (
             "roberta-base",
             dict(activation="gelu_tanh"),
             "pretraining",
-            "Export only part of the model: head='encoder'$",
+            "To export only part of the model, set head to 'encoder'$",
         ),
         (
             "modernbert-base",
             {},
             "pretraining",
-            "Export only part of the model: head='encoder' or head='masked_lm'$",
+            "To export only part of the model, set head to 'encoder' or 'masked_lm'$",
         ),
     ],
 )
@@ -301,7 +301,7 @@ def test_models_without_a_hugging_face_class_are_refused(name, changes, head, me
 @pytest.mark.parametrize("head", ["encoder", "masked_lm"])
 def test_the_parts_named_in_a_refusal_can_be_exported(head):
     config = ModelConfig(variant("modernbert-base"), "pretraining")
-    with pytest.raises(ValueError, match=f"head='{head}'"):
+    with pytest.raises(ValueError, match=f"set head to .*'{head}'"):
         origins(config)
     part = part_of(config, head)
     assert origins(dataclasses.replace(part, pooler=part.pooler and head != "encoder"))

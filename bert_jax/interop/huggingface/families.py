@@ -67,22 +67,23 @@ def family_named(content: Mapping[str, Any], where: str) -> Family:
 def refusal_of(config: ModelConfig) -> str | None:
     """Return the reason why Hugging Face's library cannot represent a model, or None if it can."""
     family = family_of(config.encoder)
-    supported = config.head in family.architectures
-    # If the head has no class, a part of the model may have one.
-    parts = {} if supported else parts_of(config)
-    if not supported:
-        parts["encoder"] = replace(parts["encoder"], pooler=False)
-    refusal = family.refusal(config if supported else parts["encoder"])
+    parts: dict[str, ModelConfig] = {}
+    exported = config
+    if config.head not in family.architectures:
+        # A part of the model may still have a class.
+        parts = parts_of(config)
+        exported = parts["encoder"] = replace(parts["encoder"], pooler=False)
+    refusal = family.refusal(exported)
     if refusal is not None:
         what, why = refusal
         verb = "are" if ", " in what else "is"
         return f"{what} {verb} not supported by Hugging Face's {family.title}, which {why}"
-    if supported:
+    if not parts:
         return None
     heads = [head for head, part in parts.items() if _has_class(family, part)]
     return (
-        f"Hugging Face's {family.title} has no class for the {config.head!r} head. Export only "
-        f"part of the model: {' or '.join(f'head={head!r}' for head in heads)}"
+        f"Hugging Face's {family.title} has no class for the {config.head!r} head. To export only "
+        f"part of the model, set head to {' or '.join(map(repr, heads))}"
     )
 
 
