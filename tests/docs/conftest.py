@@ -7,7 +7,7 @@ once, with the commands that a reader would use, and then copied into the page's
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,8 @@ import pytest
 
 from ..commands import Command
 from .blocks import Block, Page, parse_page
-from .runner import Runner, make_checkout, remove_checkout
+from .fork_server import ForkServer
+from .runner import Runner, make_checkout, page_environment, remove_checkout
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Pages:
     """An object that executes pages, each in a new directory.
 
     Args:
-      environment: the environment variables for the commands.
+      environment: the environment variables for the tests' commands.
       tales: the text for the setup `books`.
       new_directory: a function that makes a directory whose name begins with the given word.
     """
@@ -69,10 +70,15 @@ class Pages:
     def __init__(
         self, environment: dict[str, str], tales: Path, new_directory: Callable[[str], Path]
     ):
-        self._environment = environment
-        self._tales = tales
+        self._environment = {**page_environment(environment), "TALES": str(tales)}
+        self._server: ForkServer | None = None
         self._new_directory = new_directory
         self._prepared: dict[str, Path] = {}
+
+    def close(self) -> None:
+        """End the server that runs commands."""
+        if self._server is not None:
+            self._server.close()
 
     def run(self, page: Page) -> None:
         """Execute all blocks on a page.
@@ -82,7 +88,7 @@ class Pages:
         """
         directory = self._start(page.setups)
         make_checkout(directory, with_code=any(block.apply for block in page.blocks))
-        with Runner(directory, self._environment, self._tools(), str(page.path)) as runner:
+        with self._runner(directory, str(page.path)) as runner:
             for block in page.blocks:
                 runner.run(block)
 
@@ -90,8 +96,10 @@ class Pages:
         """Execute a page, given its text."""
         self.run(parse_page(text, Path("page.md")))
 
-    def _tools(self) -> Path:
-        return self._new_directory("tools") / "bin"
+    def _runner(self, directory: Path, name: str) -> Runner:
+        self._server = self._server or ForkServer(self._environment)
+        tools = self._new_directory("tools") / "bin"
+        return Runner(directory, self._environment, tools, name, self._server)
 
     def _start(self, setups: Sequence[str]) -> Path:
         """Return a new directory that contains the given setups."""
@@ -107,8 +115,7 @@ class Pages:
             assert name in SETUPS, f"there is no setup {name!r}. Use one of {list(SETUPS)}"
             directory = self._start(SETUPS[name].after)
             make_checkout(directory, with_code=False)
-            environment = {**self._environment, "TALES": str(self._tales)}
-            with Runner(directory, environment, self._tools(), f"setup {name}") as runner:
+            with self._runner(directory, f"setup {name}") as runner:
                 runner.run(Block(0, "bash", SETUPS[name].commands))
             remove_checkout(directory)
             self._prepared[name] = directory
@@ -116,6 +123,10 @@ class Pages:
 
 
 @pytest.fixture(scope="session")
-def pages(tmp_path_factory: pytest.TempPathFactory, bert_jax: Command, tiny_text: Path) -> Pages:
+def pages(
+    tmp_path_factory: pytest.TempPathFactory, bert_jax: Command, tiny_text: Path
+) -> Iterator[Pages]:
     """Return an object that executes documentation pages."""
-    return Pages(bert_jax.environment(), tiny_text, tmp_path_factory.mktemp)
+    pages = Pages(bert_jax.environment(), tiny_text, tmp_path_factory.mktemp)
+    yield pages
+    pages.close()

@@ -8,10 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..commands import REPOSITORY
 from .blocks import Block
+from .fork_server import ForkServer
 from .python_session import PythonSession
 
 # The number of seconds after which a block is considered to be stuck.
@@ -31,17 +33,31 @@ exec {program} "$@"
 """
 
 
+def page_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables for pages, given those of the tests' commands."""
+    return {
+        # Pytest's variables are meant only for the process that runs the tests.
+        **{key: environment[key] for key in environment if not key.startswith("PYTEST_")},
+        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
 class BlockFailed(AssertionError):
     """A block that did not do what its page promises."""
 
 
 def make_checkout(directory: Path, *, with_code: bool) -> None:
-    """Fill a directory with the parts of a checkout that a page's commands use."""
-    ignored = shutil.ignore_patterns("__pycache__")
+    """Fill a directory with the parts of a checkout that a page's commands use.
+
+    Copies keep the modification times of files, so compiled modules remain valid.
+    """
+    half_written = shutil.ignore_patterns("*.pyc.*")
     for name in (*COPIED, *(COPIED_CODE if with_code else ())):
         source = REPOSITORY / name
         if source.is_dir():
-            shutil.copytree(source, directory / name, ignore=ignored)
+            shutil.copytree(source, directory / name, ignore=half_written)
         else:
             shutil.copy(source, directory / name)
     for name in LINKED:
@@ -61,26 +77,34 @@ class Runner:
 
     Args:
       directory: the directory in which blocks run.
-      environment: the environment variables for their processes.
+      environment: the result of `page_environment`.
       tools: the directory to create for the `bert-jax` that blocks find on their PATH.
       name: the page's name in messages.
+      server: a server with the same environment, which runs commands unless the directory contains
+        code.
     """
 
-    def __init__(self, directory: Path, environment: dict[str, str], tools: Path, name: str):
+    def __init__(
+        self,
+        directory: Path,
+        environment: Mapping[str, str],
+        tools: Path,
+        name: str,
+        server: ForkServer,
+    ):
         self._directory = directory
         self._tools = tools
         self._name = name
         programs = Path(sys.executable).parent
+        with_code = (directory / "bert_jax").exists()
+        self._program = [str(programs / "bert-jax")] if with_code else server.program()
         self._environment = {
-            # Pytest's variables are meant only for the process that runs the tests.
-            **{key: environment[key] for key in environment if not key.startswith("PYTEST_")},
+            **environment,
+            **({"PYTHONPATH": str(directory)} if with_code else {}),
             "PATH": f"{tools}:{programs}:{environment['PATH']}",
-            "PYTHONPATH": str(directory if (directory / "bert_jax").exists() else REPOSITORY),
-            "PYTHONDONTWRITEBYTECODE": "1",
             # Without this, a patch applied in a directory inside a repository would change the
             # repository's files.
             "GIT_CEILING_DIRECTORIES": str(directory.parent),
-            "HF_HUB_OFFLINE": "1",
         }
         tools.mkdir()
         self._python: PythonSession | None = None
@@ -126,8 +150,8 @@ class Runner:
 
     def _run_shell(self, block: Block) -> tuple[str, str]:
         shim = self._tools / "bert-jax"
-        program = shlex.quote(str(Path(sys.executable).parent / "bert-jax"))
-        shim.write_text(SHIM.format(args=block.args, program=program), encoding="utf-8")
+        text = SHIM.format(args=block.args, program=shlex.join(self._program))
+        shim.write_text(text, encoding="utf-8")
         shim.chmod(0o755)
         words = ["bash", "-euo", "pipefail", "-c", block.source]
         if block.language == "console":
