@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from typing import TYPE_CHECKING, Any
 
 from bert_jax.finetuning.sweep_results import Summary, SweepResults
 from bert_jax.finetuning.variants import Variant
-from bert_jax.plots import plain, png_of
+from bert_jax.plots import new_figure, plain, png_of, show_percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _COLORS = ("#3b6fb6", "#d9622b", "#3a8f5c", "#8a5ab0", "#b58a1b", "#7a7a7a")
 _LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
@@ -60,7 +59,7 @@ def sweep_figure(results: SweepResults) -> Figure:
     point for each run. Dashed horizontal lines mark the chance level.
     """
     epochs = sorted({run.hyperparameters.num_epochs for run in results.runs})
-    figure = Figure(figsize=(max(3.2 * len(epochs), 4.8) + 0.6, 4.0), dpi=110, layout="constrained")
+    figure = new_figure(max(3.2 * len(epochs), 4.8) + 0.6, 4.0)
     title = f"{results.task}: {results.metric.replace('_', ' ')}, every seed and their mean"
     figure.suptitle(plain(title), fontsize=13, fontweight="bold", color=_INK)
     panels = figure.subplots(1, len(epochs), squeeze=False, sharey=True)[0]
@@ -113,6 +112,8 @@ def _colors(count: int) -> Sequence[Any]:
     """Return distinct colors."""
     if count <= len(_COLORS):
         return _COLORS
+    from matplotlib import colormaps
+
     return [colormaps["viridis"](place / (count - 1)) for place in range(count)]
 
 
@@ -160,7 +161,7 @@ def _style_axes(axis: Axes, title: str, rates: list[float], metric: str) -> None
     axis.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
     axis.set_xlim(-0.5, len(rates) - 0.5)
     if metric.endswith("accuracy"):
-        axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+        show_percent(axis.yaxis)
     axis.tick_params(labelsize=9, colors=_INK, length=0)
     axis.grid(color=_GRID, linewidth=0.8)
     axis.set_axisbelow(True)

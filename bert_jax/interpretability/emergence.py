@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from typing import TYPE_CHECKING, Any
 
 from bert_jax.interpretability.head_probe import (
     MIN_COUNT,
@@ -24,12 +20,16 @@ from bert_jax.interpretability.notebook import Cell, Shaded, paragraph, picture,
 from bert_jax.interpretability.traced_text import COUNTED_FROM
 from bert_jax.labeled_data.treebank import Treebank
 from bert_jax.local_paths import naming_urls
-from bert_jax.plots import plain, png_of
+from bert_jax.plots import new_figure, plain, png_of, show_percent
 from bert_jax.runs.model_location import local_model
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, read_model
 from bert_jax.storage.uploads import write_json, write_result
 from bert_jax.training.checkpoint_files import steps_in
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _NUM_DRAWN = 8
 _LOSSES = ("mlm_loss", "loss")
@@ -114,13 +114,13 @@ class Emergence:
         write_result(path, png_of(self._figure(min_count)))
 
     def _figure(self, min_count: int) -> Figure:
-        figure = Figure(figsize=(9, 6), dpi=110, layout="constrained")
+        figure = new_figure(9, 6)
         figure.suptitle(plain(self.name), fontsize=14, fontweight="bold")
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         gains = sorted(self.heads(min_count), key=lambda best: best.offset_accuracy - best.accuracy)
         for best in [best for best in gains if best.relation != "all"][:_NUM_DRAWN]:
             _draw(top, self.steps, self.history(best), best)
-        top.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        show_percent(top.yaxis, decimals=0)
         top.set_ylabel("accuracy of the head\n(dotted: best fixed offset)")
         top.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
         if self.losses:

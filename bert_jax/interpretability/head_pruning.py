@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from bert_jax.finetuning.config import EvaluationConfig
@@ -31,13 +29,16 @@ from bert_jax.labeled_data.feature_batches import FeatureBatches, InOrder
 from bert_jax.local_paths import naming_urls
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import Parameters
-from bert_jax.plots import plain, png_of
+from bert_jax.plots import new_figure, plain, png_of
 from bert_jax.runs.model_location import local_model
 from bert_jax.runs.named_checkpoint import NamedCheckpoint, name_checkpoints
 from bert_jax.storage.uploads import write_json, write_result
 from bert_jax.tasks.finetuning import ClassifierTask
 from bert_jax.tasks.task import Batch
 from bert_jax.validation import check_choice
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 OnProgress = Callable[[str], None]
 _ROWS = 8
@@ -156,13 +157,13 @@ class HeadPruning:
         write_result(path, png_of(self._figure()))
 
     def _figure(self) -> Figure:
-        figure = Figure(figsize=(7, 4), dpi=110, layout="constrained")
+        figure = new_figure(7, 4)
         axes = figure.subplots()
         axes.plot(range(len(self.scores)), self.scores, marker="o", markersize=3)
         axes.axhline(self.scores[0], color="#777777", linestyle=":", linewidth=0.8)
         axes.set_xlabel("pruned heads, the least important first (dotted: all heads kept)")
         axes.set_ylabel(plain(self.metric))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.locator_params("x", integer=True)
         return figure
 
 

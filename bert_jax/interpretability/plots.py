@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from bert_jax.plots import plain
+from bert_jax.plots import new_figure, plain
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MAX_NUMBERED_CELLS = 400
 _DARK = 0.6  # above this value, a cell is so dark that its number must be white
@@ -36,9 +39,7 @@ def heat_map(
       value_title: the label of the color bar, which explains the values.
     """
     size = (2.6 + 0.42 * len(columns), 1.6 + 0.36 * len(rows))
-    figure = Figure(
-        figsize=(min(max(size[0], 5), 14), min(max(size[1], 3), 14)), dpi=110, layout="constrained"
-    )
+    figure = new_figure(min(max(size[0], 5), 14), min(max(size[1], 3), 14))
     axes = figure.subplots()
     image = axes.imshow(values, vmin=0, vmax=1, cmap="Blues", aspect="auto")
     axes.set_xticks(range(len(columns)), columns, rotation=90 if len(columns) > 14 else 0)

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from bert_jax.language_scores.masked_rows import (
     EncodedSentence,
@@ -25,7 +23,7 @@ from bert_jax.language_scores.pair_file import MinimalPair, read_minimal_pairs, 
 from bert_jax.language_scores.progress import OnProgress, progress_line
 from bert_jax.language_scores.pseudo_likelihood import PseudoLikelihood
 from bert_jax.local_paths import naming_urls
-from bert_jax.plots import plain, png_of
+from bert_jax.plots import new_figure, plain, png_of, show_percent
 from bert_jax.runs.named_checkpoint import NamedCheckpoint, name_checkpoints
 from bert_jax.storage.uploads import write_json, write_result
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -142,7 +140,7 @@ class MinimalPairScores:
     def plot(self, path: str | Path) -> None:
         """Plot the accuracy on each phenomenon (bars) and paradigm (dots), as a PNG image."""
         phenomena = self._phenomena()
-        figure = Figure(figsize=(8, 1.5 + 0.34 * len(phenomena)), dpi=110, layout="constrained")
+        figure = new_figure(8, 1.5 + 0.34 * len(phenomena))
         axes = figure.subplots()
         names = sorted(phenomena, key=lambda name: mean_accuracy(phenomena[name]))
         axes.barh(names, [mean_accuracy(phenomena[name]) for name in names], color="#9ecae1")
@@ -152,7 +150,7 @@ class MinimalPairScores:
         axes.axvline(CHANCE, color="#888888", linestyle=":", linewidth=1)
         axes.set_yticks(range(len(names)), [plain(name.replace("_", " ")) for name in names])
         axes.set_xlim(0, 1)
-        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        show_percent(axes.xaxis, decimals=0)
         axes.set_xlabel("accuracy (dots: paradigms, dotted line: chance)")
         axes.set_title(plain(f"{self.checkpoint.model}: {self.accuracy:.1%} over all paradigms"))
         write_result(path, png_of(figure))

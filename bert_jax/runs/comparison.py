@@ -11,21 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from bert_jax.corpus.workspace import directory_kind
 from bert_jax.html_pages import check_page_path, html_page, html_table
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import naming_urls, shown
-from bert_jax.plots import plain, png_of
+from bert_jax.plots import new_figure, plain, png_of
 from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.runs.views import local_run
 from bert_jax.storage.uploads import write_json, write_result
 from bert_jax.training.curves import INK, SPEED, format_axis, panel_names, points_of, smooth
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.reports import format_metric
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Rows = list[list[str]]
 
@@ -120,7 +121,7 @@ class RunComparison:
         """Return a plot with a panel per metric, in which each run has its own color."""
         names = self.metrics
         rows = math.ceil(len(names) / 2)
-        figure = Figure(figsize=(9.6, 2.9 * rows + 0.9), dpi=110, layout="constrained")
+        figure = new_figure(9.6, 2.9 * rows + 0.9)
         axes = figure.subplots(rows, 2, squeeze=False).flatten()
         for axis, name in zip(axes, names, strict=False):
             for number, run in enumerate(self.runs):

@@ -7,15 +7,12 @@ import math
 import os
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FuncFormatter, PercentFormatter
 
 from bert_jax.files import write_file
-from bert_jax.plots import plain, png_of
+from bert_jax.plots import new_figure, plain, png_of, show_percent
 from bert_jax.training.downstream_log import DOWNSTREAM_PREFIX, read_downstream_scores
 from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.reports import (
@@ -27,6 +24,9 @@ from bert_jax.training.reports import (
     is_on_other_data,
     phenomenon_of,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, 
     if not names:
         return
     rows = math.ceil(len(names) / 2)
-    figure = Figure(figsize=(9.6, 2.9 * rows + 0.5), dpi=110, layout="constrained")
+    figure = new_figure(9.6, 2.9 * rows + 0.5)
     figure.suptitle(plain(title), fontsize=14, fontweight="bold", color=INK)
     axes = figure.subplots(rows, 2, squeeze=False).flatten()
     for axis, name in zip(axes, names, strict=False):
@@ -198,11 +198,13 @@ def panel_title(name: str) -> str:
 
 def format_axis(axis: Axes, name: str) -> None:
     """Set the title, the labels and the grid of a metric's panel."""
+    from matplotlib.ticker import EngFormatter, FuncFormatter
+
     axis.set_title(plain(panel_title(name)), loc="left", fontsize=11, color=INK)
     axis.set_xlabel("step", fontsize=9, color=INK)
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     if name.endswith("accuracy"):
-        axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+        show_percent(axis.yaxis)
     elif name == "tokens_per_second":
         axis.yaxis.set_major_formatter(EngFormatter(sep=""))
         axis.set_ylim(bottom=0)

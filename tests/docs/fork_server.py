@@ -193,6 +193,8 @@ def _main() -> int:
 
     for module in pkgutil.iter_modules(bert_jax.cli.__path__):
         importlib.import_module(f"bert_jax.cli.{module.name}")
+    for name in ("figure", "ticker"):  # Commands that draw import these.
+        importlib.import_module(f"matplotlib.{name}")
     gc.collect()
     gc.freeze()  # Forks do not copy objects just to look for garbage.
     path, alive = sys.argv[1:]

@@ -1,6 +1,7 @@
 """Test that the harness executes every block on a page, and rejects pages that skip blocks."""
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -117,6 +118,42 @@ def test_args_are_added_to_training_commands_only(pages: Pages) -> None:
     pages.run_text(
         fence("bash", source, f'run: args="{arguments}"', f'run: fails expect="{message}"')
     )
+
+
+def test_commands_behave_as_if_they_had_not_been_forked(pages: Pages) -> None:
+    source = """
+        cd configs
+        test "$(bert-jax keys pretrain)" = "$(python -m bert_jax.cli.main keys pretrain)"
+        code=0
+        bert-jax pretrain --config missing.py > output.txt 2> errors.txt || code=$?
+        test $code = 2 -a ! -s output.txt
+        cat errors.txt
+        ! BERT_JAX_TRACEBACK=1 bert-jax pretrain --config missing.py
+    """
+    expected = "--config missing.py: no such file"
+    pages.run_text(fence("bash", source, f'run: expect="{expected}" expect="Traceback"'))
+
+
+@pytest.mark.parametrize(("signal", "code"), [("KILL", 137), ("TERM", 143), ("INT", 130)])
+def test_signals_end_forked_commands(pages: Pages, signal: str, code: int) -> None:
+    config = """
+        import os, pathlib, time
+        pathlib.Path("pid.txt").write_text(str(os.getpid()))
+        time.sleep(60)
+    """
+    source = f"""
+        set -m
+        bert-jax pretrain --config sleep.py &
+        until test -s pid.txt; do sleep 0.01; done
+        test $(cat pid.txt) != $!
+        kill -{signal} $!
+        code=0
+        wait $! || code=$?
+        test $code = {code}
+        while kill -0 $(cat pid.txt); do sleep 0.01; done
+    """
+    file = fence("python", dedent(config), 'run: file="sleep.py"')
+    pages.run_text(file + fence("bash", source, "run"))
 
 
 def test_expected_output_must_be_printed(pages: Pages) -> None:

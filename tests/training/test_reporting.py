@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.image import imread
 
 from bert_jax.cli.output import console_report
@@ -166,7 +167,7 @@ def test_curves_draw_every_metric_in_its_panel(
     panels = {}
     dress = curves.format_axis
 
-    def keep(axis: curves.Axes, name: str) -> None:
+    def keep(axis: Axes, name: str) -> None:
         dress(axis, name)
         panels[axis.get_title("left")] = [list(line.get_ydata()) for line in axis.lines]
 
@@ -245,6 +246,18 @@ assert torch.zeros(1).item() == 0.0
     subprocess.run([sys.executable, "-c", program, tmp_path], check=True, cwd=REPOSITORY)
     (events,) = (tmp_path / "tensorboard").iterdir()
     assert b"train/loss" in events.read_bytes()
+
+
+def test_matplotlib_is_only_imported_to_draw() -> None:
+    program = """
+import importlib, pkgutil, sys
+import bert_jax.cli
+for module in pkgutil.iter_modules(bert_jax.cli.__path__):
+    importlib.import_module(f"bert_jax.cli.{module.name}")
+assert "bert_jax.training.curves" in sys.modules
+assert "matplotlib" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=REPOSITORY)
 
 
 def test_a_damaged_log_of_downstream_scores_does_not_stop_the_run(
