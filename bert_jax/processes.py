@@ -5,7 +5,9 @@ This module does not import JAX, since the command line uses it before importing
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import importlib.metadata
 import importlib.util
 import logging
@@ -16,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from multiprocessing import parent_process
 from multiprocessing.process import BaseProcess
 from pathlib import Path, PurePosixPath
@@ -130,6 +133,21 @@ _M_ARENA_MAX = -8
 
 _LARGEST_INT = 2**31 - 1
 _SMALLEST_RETURNED = 1 << 16  # bytes
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Pause garbage collection while modules are imported, and then ignore what they created.
+
+    The modules of `bert-jax pretrain` create 290,000 containers, which live until the process ends.
+    A run of two steps spent 0.2 s on garbage collection, and 0.7 s of 7.5 s without this (2026-11).
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def tune_malloc_for_training() -> None:

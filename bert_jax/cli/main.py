@@ -1,5 +1,6 @@
 """Run the `bert-jax` command: find the verb, run it, and explain errors."""
 
+import contextlib
 import os
 import sys
 import traceback
@@ -10,7 +11,12 @@ from bert_jax.error_advice import file_message, library_message
 from bert_jax.failures import raised_by_this_package
 from bert_jax.finetuning.plugins import register_plugins
 from bert_jax.interop.small_models import replace_short_names
-from bert_jax.processes import command_begins, return_freed_memory, tune_malloc_for_training
+from bert_jax.processes import (
+    command_begins,
+    importing,
+    return_freed_memory,
+    tune_malloc_for_training,
+)
 from bert_jax.terminal import discard_output, log_to, reader_exited, write_line
 from bert_jax.uncaught import ignore_closed_loops, raise_lost_interrupts
 from bert_jax.verbs import VERBS, Verb, make_parser, run_function, select_verb
@@ -109,8 +115,9 @@ def _dispatch(words: list[str], own_process: bool) -> int:
 def _run(verb: Verb, program: str, words: Sequence[str], own_process: bool) -> int:
     if verb.on_cpu and own_process:
         os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX reads this variable on import.
-    register_plugins()
-    parser = make_parser(verb, program)
+    with importing() if own_process else contextlib.nullcontext():
+        register_plugins()
+        parser = make_parser(verb, program)
     args = parser.parse_words(words, mixed=verb.mixed)
     if files := parser.output_files(args):
         from bert_jax.runs.outputs import check_output_files  # This imports slow libraries.
