@@ -34,7 +34,7 @@ exec {program} "$@"
 
 
 def page_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables for pages, given those of the tests' commands."""
+    """Return the environment variables for pages, given the variables for the tests' commands."""
     return {
         # Pytest's variables are meant only for the process that runs the tests.
         **{key: environment[key] for key in environment if not key.startswith("PYTEST_")},
