@@ -1,4 +1,4 @@
-"""Determine the available cores and memory, tune malloc, and control when worker processes end.
+"""Determine the cores and memory, tune memory management, and control when worker processes end.
 
 This module does not import JAX, since the command line uses it before importing a subcommand.
 """
@@ -126,15 +126,6 @@ def _read_text(path: Path) -> str:
         return ""
 
 
-# Constants from glibc's malloc.h
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
-_M_ARENA_MAX = -8
-
-_LARGEST_INT = 2**31 - 1
-_SMALLEST_RETURNED = 1 << 16  # bytes
-
-
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
     """Pause garbage collection while modules are imported, and then ignore their objects.
@@ -148,6 +139,15 @@ def importing() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+# Constants from glibc's malloc.h
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
+
+_LARGEST_INT = 2**31 - 1
+_SMALLEST_RETURNED = 1 << 16  # bytes
 
 
 def tune_malloc_for_training() -> None:

@@ -157,13 +157,15 @@ class HeadPruning:
         write_result(path, png_of(self._figure()))
 
     def _figure(self) -> Figure:
+        from matplotlib.ticker import MaxNLocator
+
         figure = new_figure(7, 4)
         axes = figure.subplots()
         axes.plot(range(len(self.scores)), self.scores, marker="o", markersize=3)
         axes.axhline(self.scores[0], color="#777777", linestyle=":", linewidth=0.8)
         axes.set_xlabel("pruned heads, the least important first (dotted: all heads kept)")
         axes.set_ylabel(plain(self.metric))
-        axes.locator_params("x", integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         return figure
 
 

@@ -150,6 +150,24 @@ def test_a_full_standard_output_is_named() -> None:
     assert result.stderr == f"bert-jax: error: standard output: cannot be written: {reason}\n"
 
 
+def test_imported_objects_are_exempt_from_garbage_collection() -> None:
+    program = """
+import gc, sys
+from bert_jax.cli.main import main
+from bert_jax.processes import importing
+sys.argv = ["bert-jax", "keys", "pretrain"]
+assert main() == 0
+assert gc.isenabled() and gc.get_freeze_count() > 100_000
+try:
+    with importing():
+        assert not gc.isenabled()
+        raise ImportError
+except ImportError:
+    assert gc.isenabled()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+
+
 def test_warnings_are_marked() -> None:
     program = (
         "import logging, sys; from bert_jax.terminal import log_to; log_to(sys.stderr);"

@@ -70,7 +70,8 @@ class Pages:
     def __init__(
         self, environment: dict[str, str], tales: Path, new_directory: Callable[[str], Path]
     ):
-        self._environment = {**page_environment(environment), "TALES": str(tales)}
+        self._environment = page_environment(environment)
+        self._tales = tales
         self._server: ForkServer | None = None
         self._new_directory = new_directory
         self._prepared: dict[str, Path] = {}
@@ -96,10 +97,10 @@ class Pages:
         """Execute a page, given its text."""
         self.run(parse_page(text, Path("page.md")))
 
-    def _runner(self, directory: Path, name: str) -> Runner:
+    def _runner(self, directory: Path, name: str, **variables: str) -> Runner:
         self._server = self._server or ForkServer(self._environment)
         tools = self._new_directory("tools") / "bin"
-        return Runner(directory, self._environment, tools, name, self._server)
+        return Runner(directory, self._environment | variables, tools, name, self._server)
 
     def _start(self, setups: Sequence[str]) -> Path:
         """Return a new directory that contains the given setups."""
@@ -115,7 +116,7 @@ class Pages:
             assert name in SETUPS, f"there is no setup {name!r}. Use one of {list(SETUPS)}"
             directory = self._start(SETUPS[name].after)
             make_checkout(directory, with_code=False)
-            with self._runner(directory, f"setup {name}") as runner:
+            with self._runner(directory, f"setup {name}", TALES=str(self._tales)) as runner:
                 runner.run(Block(0, "bash", SETUPS[name].commands))
             remove_checkout(directory)
             self._prepared[name] = directory

@@ -7,6 +7,7 @@ process of its own. This program imports little, since it starts hundreds of tim
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,8 +16,9 @@ import struct
 import sys
 
 NUMBER = struct.Struct("!q")
-# Signals that are sent on to the command. If this program is killed, the server kills the command.
-FORWARDED = {signal.SIGABRT, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
+# Signals that are forwarded to the command. If this program is killed, the server kills the
+# command.
+FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 def receive(connection: socket.socket, count: int) -> bytes:
@@ -40,9 +42,15 @@ def receive_number(connection: socket.socket) -> int:
 
 
 def _run(path: str, words: list[str]) -> None:
-    request = {"words": words, "directory": os.getcwd(), "environment": dict(os.environ)}
+    ignored = [number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN]
+    request = {
+        "words": words,
+        "directory": os.getcwd(),
+        "environment": dict(os.environ),
+        "ignored_signals": ignored,
+    }
     message = json.dumps(request).encode()
-    # Signals wait until it is known which process to send them to.
+    # Signals wait until it is known which process to forward them to.
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
@@ -53,14 +61,22 @@ def _run(path: str, words: list[str]) -> None:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
             program = os.path.join(os.path.dirname(sys.executable), "bert-jax")
             os.execv(program, [program, *words])
+
+        def forward(number: int, _: object) -> None:
+            with contextlib.suppress(ProcessLookupError):  # The command has just exited.
+                os.kill(command, number)
+
         for number in FORWARDED:
-            signal.signal(number, lambda number, _: os.kill(command, number))
+            if number not in ignored:
+                signal.signal(number, forward)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         code = receive_number(connection)
-    if code < 0:  # A signal ended the command, so the same signal ends this process.
+    if code >= 0:
+        sys.exit(code)
+    # A signal ended the command, so the same signal ends this process.
+    if -code != signal.SIGKILL:
         signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    sys.exit(code)
+    os.kill(os.getpid(), -code)
 
 
 if __name__ == "__main__":

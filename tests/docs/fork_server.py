@@ -1,8 +1,9 @@
-"""Run `bert-jax` commands in forks of a process that has already imported the package.
+"""Run `bert-jax` commands in forks of a process that has already imported JAX and other libraries.
 
-Importing JAX, Flax and Orbax takes 3 s of CPU time, and the pages run 200 commands. A command that
-runs in a fork needs 0.2 s instead. A fork has its own arguments, environment, directory and
-standard streams; it starts its own JAX devices, and exits like any other Python process.
+These imports take 1.5 s of CPU time, and the pages run 200 commands. A fork imports only this
+package. It has its own arguments, environment, directory and standard streams, it starts its own
+JAX devices, and it exits like any other Python process. Unlike other processes, all forks hash
+strings in the same way.
 
 This module is also the server's program. Its arguments are the path of the socket to create, and
 the file descriptor of a pipe. When the pipe is closed, the server kills its commands and exits.
@@ -15,10 +16,10 @@ import gc
 import importlib
 import json
 import os
-import pkgutil
 import selectors
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -30,8 +31,13 @@ from ..commands import REPOSITORY
 from .fork_client import NUMBER, receive
 
 CLIENT = Path(__file__).with_name("fork_client.py")
+# Libraries that most commands import.
+LIBRARIES = (
+    *("flax.nnx", "jax", "matplotlib.figure", "matplotlib.ticker", "ml_collections", "optax"),
+    *("orbax.checkpoint", "sentencepiece", "tokenizers"),
+)
 # No module reads these environment variables while it is being imported.
-READ_LATER = set("COLUMNS GIT_CEILING_DIRECTORIES OLDPWD PATH PWD SHLVL XLA_FLAGS _".split())
+READ_LATER = set("COLUMNS GIT_CEILING_DIRECTORIES OLDPWD PATH PWD SHLVL TALES XLA_FLAGS _".split())
 
 
 class ForkServer:
@@ -67,12 +73,9 @@ class ForkServer:
         """End the server and its commands."""
         os.close(self._alive)
         with self._process:
-            self._process.wait()
+            code = self._process.wait()
         self._directory.cleanup()
-
-
-class _Command(Exception):
-    """Raised in a fork to leave the server's loop and run a command."""
+        assert code == 0, f"the server exited with code {code}"
 
 
 class _Server:
@@ -81,7 +84,7 @@ class _Server:
     Args:
       path: the path of the socket to create.
       alive: the reading end of a pipe, which is closed when the server is to exit.
-      environment: the environment variables before the package was imported.
+      environment: the environment variables before the libraries were imported.
     """
 
     def __init__(self, path: str, alive: int, environment: Mapping[str, str]):
@@ -99,11 +102,11 @@ class _Server:
             self._selector.register(source, selectors.EVENT_READ)
         self._clients: dict[int, socket.socket] = {}  # Keyed by the command's process ID.
 
-    def run(self) -> None:
+    def run(self) -> bool:
         """Run commands until the pipe is closed.
 
-        Raises:
-          _Command: this process is a new fork.
+        Returns:
+          Whether this process is a fork that has to run a command.
         """
         print("ready", flush=True)
         while True:
@@ -116,38 +119,47 @@ class _Server:
                         os.killpg(process_id, signal.SIGKILL)
                     self._finish(process_id, os.waitpid(process_id, 0)[1])
             if self._alive in ready:
-                return
+                return False
             if self._ended in ready:
                 os.read(self._ended, 4096)
                 for process_id in list(self._clients):
                     ended, status = os.waitpid(process_id, os.WNOHANG)
                     if ended:
                         self._finish(process_id, status)
-            if self._listening.fileno() in ready:
-                self._start(self._listening.accept()[0])
+            if self._listening.fileno() in ready and self._start(self._listening.accept()[0]):
+                return True
 
-    def _start(self, client: socket.socket) -> None:
-        size, streams, _, _ = socket.recv_fds(client, NUMBER.size, 3)
-        request = json.loads(receive(client, *NUMBER.unpack(size)))
-        alike = _imports_are_alike(request["environment"], self._environment)
-        process_id = os.fork() if alike else 0
-        if alike and not process_id:
-            self._leave(client)
-            _take_over(request, streams, self._environment)
-            raise _Command
+    def _start(self, client: socket.socket) -> bool:
+        """Start the command that a client requests; return whether this process is its fork."""
+        streams: list[int] = []
+        try:
+            size, streams, _, _ = socket.recv_fds(client, NUMBER.size, 3)
+            request = json.loads(receive(client, *NUMBER.unpack(size)))
+        except (EOFError, OSError, struct.error):  # The client was killed.
+            process_id = None
+        else:
+            alike = _imports_are_alike(request["environment"], self._environment)
+            process_id = os.fork() if alike else 0
+            if alike and not process_id:
+                self._leave(client)
+                _take_over(request, streams, self._environment)
+                return True
         for stream in streams:
             os.close(stream)
-        client.sendall(NUMBER.pack(process_id))
+        if process_id is not None:
+            with contextlib.suppress(OSError):
+                client.sendall(NUMBER.pack(process_id))
         if process_id:
             self._clients[process_id] = client
             self._selector.register(client, selectors.EVENT_READ)
         else:
             client.close()
+        return False
 
     def _finish(self, process_id: int, status: int) -> None:
         client = self._clients.pop(process_id)
         self._selector.unregister(client)
-        with client, contextlib.suppress(BrokenPipeError):
+        with client, contextlib.suppress(OSError):
             client.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
     def _leave(self, client: socket.socket) -> None:
@@ -173,6 +185,8 @@ def _take_over(request: dict[str, Any], streams: list[int], environment: Mapping
 
     Variables that were set by imports, and so are missing in `environment`, remain set.
     """
+    for number in request["ignored_signals"]:
+        signal.signal(number, signal.SIG_IGN)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -181,29 +195,24 @@ def _take_over(request: dict[str, Any], streams: list[int], environment: Mapping
     sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.chdir(request["directory"])
     for name in environment.keys() - request["environment"].keys():
-        del os.environ[name]
+        os.environ.pop(name, None)
     os.environ.update(request["environment"])
     sys.argv = ["bert-jax", *request["words"]]
 
 
 def _main() -> int:
     environment = dict(os.environ)  # JAX sets variables while it is being imported.
-    import bert_jax.cli
-    from bert_jax.cli.main import main
-
-    for module in pkgutil.iter_modules(bert_jax.cli.__path__):
-        importlib.import_module(f"bert_jax.cli.{module.name}")
-    for name in ("figure", "ticker"):  # Commands that draw import these.
-        importlib.import_module(f"matplotlib.{name}")
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    # Otherwise, a garbage collection in a fork would copy the memory of all these objects.
     gc.collect()
-    gc.freeze()  # Forks do not copy objects just to look for garbage.
+    gc.freeze()
     path, alive = sys.argv[1:]
-    is_fork = False
-    try:
-        _Server(path, int(alive), environment).run()
-    except _Command:
-        is_fork = True
-    return main() if is_fork else 0
+    if not _Server(path, int(alive), environment).run():
+        return 0
+    # The processes that a command spawns import the module `__main__`.
+    module = sys.modules["__main__"] = importlib.import_module("bert_jax.cli.main")
+    return module.main()
 
 
 if __name__ == "__main__":

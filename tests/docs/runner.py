@@ -51,7 +51,7 @@ class BlockFailed(AssertionError):
 def make_checkout(directory: Path, *, with_code: bool) -> None:
     """Fill a directory with the parts of a checkout that a page's commands use.
 
-    Copies keep the modification times of files, so compiled modules remain valid.
+    Copied directories keep the modification times of files, so compiled modules remain valid.
     """
     half_written = shutil.ignore_patterns("*.pyc.*")
     for name in (*COPIED, *(COPIED_CODE if with_code else ())):
@@ -77,7 +77,7 @@ class Runner:
 
     Args:
       directory: the directory in which blocks run.
-      environment: the result of `page_environment`.
+      environment: the result of `page_environment`, and variables that differ between pages.
       tools: the directory to create for the `bert-jax` that blocks find on their PATH.
       name: the page's name in messages.
       server: a server with the same environment, which runs commands unless the directory contains

@@ -122,8 +122,10 @@ def test_args_are_added_to_training_commands_only(pages: Pages) -> None:
 
 def test_commands_behave_as_if_they_had_not_been_forked(pages: Pages) -> None:
     source = """
-        cd configs
-        test "$(bert-jax keys pretrain)" = "$(python -m bert_jax.cli.main keys pretrain)"
+        cd configs/pretrain
+        bert-jax inspect --config tiny.py > forked.txt
+        python -m bert_jax.cli.main inspect --config tiny.py > usual.txt
+        cmp forked.txt usual.txt
         code=0
         bert-jax pretrain --config missing.py > output.txt 2> errors.txt || code=$?
         test $code = 2 -a ! -s output.txt
@@ -134,8 +136,31 @@ def test_commands_behave_as_if_they_had_not_been_forked(pages: Pages) -> None:
     pages.run_text(fence("bash", source, f'run: expect="{expected}" expect="Traceback"'))
 
 
+def test_forked_commands_ignore_the_signals_that_their_shell_ignores(pages: Pages) -> None:
+    config = """
+        import os, pathlib, signal, time
+        pathlib.Path("started.txt").write_text("yes")
+        while not pathlib.Path("sent.txt").exists():
+            time.sleep(0.01)
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        raise ValueError("ignored" if ignored else "not ignored")
+    """
+    source = """
+        trap '' HUP
+        bert-jax pretrain --config waits.py 2> errors.txt &
+        until test -s started.txt; do sleep 0.01; done
+        kill -HUP $!
+        touch sent.txt
+        ! wait $!
+        cat errors.txt
+    """
+    file = fence("python", dedent(config), 'run: file="waits.py"')
+    pages.run_text(file + fence("bash", source, 'run: expect=" ignored"'))
+
+
+@pytest.mark.parametrize("process", ["$!", "$(cat pid.txt)"], ids=["client", "command"])
 @pytest.mark.parametrize(("signal", "code"), [("KILL", 137), ("TERM", 143), ("INT", 130)])
-def test_signals_end_forked_commands(pages: Pages, signal: str, code: int) -> None:
+def test_signals_end_forked_commands(pages: Pages, signal: str, code: int, process: str) -> None:
     config = """
         import os, pathlib, time
         pathlib.Path("pid.txt").write_text(str(os.getpid()))
@@ -146,7 +171,7 @@ def test_signals_end_forked_commands(pages: Pages, signal: str, code: int) -> No
         bert-jax pretrain --config sleep.py &
         until test -s pid.txt; do sleep 0.01; done
         test $(cat pid.txt) != $!
-        kill -{signal} $!
+        kill -{signal} {process}
         code=0
         wait $! || code=$?
         test $code = {code}
