@@ -185,6 +185,7 @@ def _take_over(request: dict[str, Any], streams: list[int], environment: Mapping
 
     Variables that were set by imports, and so are missing in `environment`, remain set.
     """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in request["ignored_signals"]:
         signal.signal(number, signal.SIG_IGN)
     for number, stream in enumerate(streams):

@@ -158,6 +158,7 @@ def test_forked_commands_ignore_the_signals_that_their_shell_ignores(pages: Page
     pages.run_text(file + fence("bash", source, 'run: expect=" ignored"'))
 
 
+@pytest.mark.usefixtures("interrupts_enabled")
 @pytest.mark.parametrize("process", ["$!", "$(cat pid.txt)"], ids=["client", "command"])
 @pytest.mark.parametrize(("signal", "code"), [("KILL", 137), ("TERM", 143), ("INT", 130)])
 def test_signals_end_forked_commands(pages: Pages, signal: str, code: int, process: str) -> None:
