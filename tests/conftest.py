@@ -33,11 +33,17 @@ os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(10**10)
 # a slow file when all others have finished.
 SLOW_FILES = (
     "docs/test_course.py",
+    "storage/test_runs.py",
+    "test_faults.py",
+    "test_modern.py",
     "test_end_to_end.py",
     "golden/test_recipes.py",
     "golden/test_frozen.py",
     "distributed/test_processes.py",
     "test_distillation_run.py",
+    "test_replaced_token_run.py",
+    "test_run_faults.py",
+    "tasks/test_replaced_token.py",
     "finetuning/test_sweep_runs.py",
     "interop/test_families.py",
     "test_from_raw_text.py",
