@@ -1,6 +1,6 @@
 """Make figures with Matplotlib, which is imported only when something is drawn.
 
-The import takes half a second, and most commands draw nothing.
+The import takes half a second, and many commands draw nothing.
 """
 
 from __future__ import annotations

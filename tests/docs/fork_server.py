@@ -1,6 +1,6 @@
 """Run `bert-jax` commands in forks of a process that has already imported JAX and other libraries.
 
-These imports take 1.5 s of CPU time, and the pages run 200 commands. A fork imports only this
+These imports take 2 s of CPU time, and the pages contain 160 commands. A fork imports only this
 package. It has its own arguments, environment, directory and standard streams, it starts its own
 JAX devices, and it exits like any other Python process. Unlike other processes, all forks hash
 strings in the same way.
