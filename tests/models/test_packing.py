@@ -118,6 +118,19 @@ def test_packed_documents_have_the_same_results_as_separate_rows(
 
 ALBERT = dataclasses.replace(CONFIG, embedding_dim=16, sharing="all")
 ROBERTA = dataclasses.replace(CONFIG, num_segments=1, position_offset=2, max_positions=26)
+MODERN = dataclasses.replace(
+    CONFIG,
+    num_segments=0,
+    positions="rotary",
+    local_rotary_theta=100.0,
+    attention_window=5,
+    global_every=2,
+    norm="pre",
+    first_norm=False,
+    norm_bias=False,
+    dense_bias=False,
+    gated_ffn=True,
+)
 STUDENT = dataclasses.replace(CONFIG, num_layers=1, num_segments=0)
 TEACHER = DistillationConfig("teacher", hidden_weight=1, attention_weight=1)
 
@@ -127,10 +140,11 @@ TEACHER = DistillationConfig("teacher", hidden_weight=1, attention_weight=1)
     [
         (ALBERT, "sentence_order", None),
         (ROBERTA, "none", None),
+        (MODERN, "none", None),
         (STUDENT, "sentence_order", TEACHER),
         (STUDENT, "none", dataclasses.replace(TEACHER, soft_targets="all")),
     ],
-    ids=["albert", "roberta", "distilled-with-pairs", "distilled-at-every-token"],
+    ids=["albert", "roberta", "modern", "distilled-with-pairs", "distilled-at-every-token"],
 )
 def test_packing_does_not_change_any_objective(
     encoder: EncoderConfig,

@@ -1,4 +1,4 @@
-"""Compare our RoBERTa, ALBERT, DistilBERT and ELECTRA models with Hugging Face's.
+"""Compare our RoBERTa, ALBERT, DistilBERT, ELECTRA and ModernBERT models with Hugging Face's.
 
 The tests compare hidden states, logits and gradients.
 """
@@ -95,6 +95,23 @@ MODELS: dict[str, Model] = {
         ),
         "multiple_choice",
     ),
+    "electra-encoder": (
+        transformers.ElectraModel,
+        transformers.ElectraConfig(**SIZES, **NO_DROPOUT, embedding_size=12, hidden_act="tanh"),
+        "encoder",
+    ),
+    "electra-tagger": (
+        transformers.ElectraForTokenClassification,
+        transformers.ElectraConfig(**SIZES, **NO_DROPOUT, embedding_size=12, hidden_act="relu"),
+        "tagging",
+    ),
+    "electra-questions": (
+        transformers.ElectraForQuestionAnswering,
+        transformers.ElectraConfig(
+            **SIZES, **NO_DROPOUT, embedding_size=12, hidden_act="quick_gelu"
+        ),
+        "span",
+    ),
     "modernbert": (
         transformers.ModernBertForMaskedLM,
         transformers.ModernBertConfig(
@@ -112,6 +129,38 @@ MODELS: dict[str, Model] = {
         ),
         "classification",
     ),
+    "modernbert-encoder": (
+        transformers.ModernBertModel,
+        transformers.ModernBertConfig(
+            **SIZES, max_position_embeddings=20, pad_token_id=0, local_attention=4,
+            hidden_activation="relu", classifier_activation="relu",
+        ),
+        "encoder",
+    ),
+    "modernbert-tagger": (
+        transformers.ModernBertForTokenClassification,
+        transformers.ModernBertConfig(
+            **SIZES, max_position_embeddings=20, pad_token_id=0, local_attention=4,
+            hidden_activation="tanh", classifier_activation="tanh",
+        ),
+        "tagging",
+    ),
+    "modernbert-questions": (
+        transformers.ModernBertForQuestionAnswering,
+        transformers.ModernBertConfig(
+            **SIZES, max_position_embeddings=20, pad_token_id=0, local_attention=6,
+            hidden_activation="quick_gelu", classifier_activation="quick_gelu",
+        ),
+        "span",
+    ),
+    "modernbert-choices": (
+        transformers.ModernBertForMultipleChoice,
+        transformers.ModernBertConfig(
+            **SIZES, max_position_embeddings=20, pad_token_id=0, local_attention=6,
+            hidden_activation="gelu_pytorch_tanh", classifier_activation="gelu_pytorch_tanh",
+        ),
+        "multiple_choice",
+    ),
 }  # fmt: skip
 
 
@@ -127,8 +176,8 @@ class Case:
             for parameter in self.theirs.parameters():
                 parameter += 0.1 * torch.randn_like(parameter)
         encoder = read_encoder(config.to_dict(), name)
-        labels = ("a", "b") if head == "classification" else ()
-        self.config = ModelConfig(encoder, head, labels)
+        labels = ("a", "b") if head in ("classification", "tagging") else ()
+        self.config = ModelConfig(encoder, head, labels, pooler=head != "encoder")
         rng = np.random.default_rng(1)
         self.pad = config.pad_token_id
         lengths = np.array([LENGTH, 3, 9, 11])[:, None]
@@ -143,6 +192,9 @@ class Case:
 
     def from_torch(self, tensors: dict[str, torch.Tensor]) -> Parameters:
         places = origins(self.config)
+        if self.config.head == "encoder":  # Only models with a head add a prefix to the names.
+            prefix = self.theirs.base_model_prefix
+            tensors = {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
         assert {place.name for place in places.values()} == tensors.keys()
         return {
             ours: place.parameter_values(tensors[place.name].detach().numpy()).copy()
@@ -161,9 +213,13 @@ class Case:
         given = self.theirs(**inputs, output_hidden_states=True)
         weights = self.score_weights()
         if weights is not None:
-            return (given.logits * torch.from_numpy(weights)).sum(), [
-                *given.hidden_states, given.logits,
-            ]  # fmt: skip
+            if self.config.head == "encoder":
+                scores = given.last_hidden_state
+            elif self.config.head == "span":
+                scores = torch.stack([given.start_logits, given.end_logits], dim=-1)
+            else:
+                scores = given.logits
+            return (scores * torch.from_numpy(weights)).sum(), [*given.hidden_states, scores]
         logits = given["prediction_logits" if self.config.head == "pretraining" else "logits"]
         weights = torch.from_numpy(self.weights * self.mask[..., None])
         loss = (torch.log_softmax(logits, -1) * weights).sum()
@@ -174,11 +230,14 @@ class Case:
         return loss, outputs
 
     def score_weights(self) -> np.ndarray | None:
-        """Return random weights for the scores of a head without a vocabulary."""
+        """Return random weights for the outputs of a model without a masked-LM head."""
         weights = {
             "classification": self.pair_weights,
             "multiple_choice": self.pair_weights[:, :1],
             "replaced_token": self.weights[..., 0] * self.mask,
+            "encoder": self.weights[..., : SIZES["hidden_size"]] * self.mask[..., None],
+            "tagging": self.weights[..., :2] * self.mask[..., None],
+            "span": self.weights[..., :2] * self.mask[..., None],
         }
         return weights.get(self.config.head)
 
@@ -191,8 +250,8 @@ class Case:
         states = [found[f"hidden_{number}"] for number in range(5)]
         weights = self.score_weights()
         if weights is not None:
-            replaced = self.config.head == "replaced_token"
-            logits = found["replaced_token_logits" if replaced else "logits"]
+            names = {"replaced_token": "replaced_token_logits", "encoder": "hidden_4"}
+            logits = found[names.get(self.config.head, "logits")]
             return jnp.sum(logits * weights), [*states, logits]
         logits = found["token_logits"]
         loss = jnp.sum(jax.nn.log_softmax(logits) * self.weights * self.mask[..., None])

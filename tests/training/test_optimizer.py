@@ -186,6 +186,26 @@ def test_settings_of_another_optimizer_must_keep_their_defaults(
         OptimizerConfig(name="lamb", beta2=0.98)
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"adam_rate_factor": 0.25},
+            "optimizer.adam_rate_factor=0.25 has no effect with name='adamw'. Set it to 1.0, or "
+            "name to 'muon'.",
+        ),
+        (
+            {"name": "stable_adamw", "momentum": 0.9},
+            "optimizer.momentum=0.9 has no effect with name='stable_adamw'. Set it to 0.95, or "
+            "name to 'muon'.",
+        ),
+    ],
+)
+def test_settings_of_muon_and_adamw_are_not_confused(values: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        OptimizerConfig(**values)
+
+
 def test_a_config_returns_its_optimizer_and_schedule() -> None:
     config = OptimizerConfig(name="lamb", beta2=0.98, clip_norm=0.5, schedule="cosine")
     assert config.optimizer == optimizer.Lamb(beta2=0.98, clip_norm=0.5)
