@@ -187,14 +187,19 @@ try:
     adopted("other", 2)
 except SystemExit as error:
     outcomes.append(str(error))
-# If adopting is interrupted before the last file is written, it can be repeated.
+# If adopting is interrupted before the last file is written, it can be repeated. If it is not
+# repeated, the score does not remain as the score of another model.
 Path(sys.argv[1], "new/pretrained.recipe.json").unlink()
 forget_if_incomplete(job("new", "pretrained", 1), {"BLiMP": job("new", "BLiMP", 1)})
+outcomes.append(job("new", "BLiMP", 1).result())
 outcomes.append(adopted("new", 1))
 print(json.dumps(outcomes))
 """
-    new, started, refusal, repeated = json.loads(python(program, str(tmp_path)).splitlines()[-1])
+    new, started, refusal, forgotten, repeated = json.loads(
+        python(program, str(tmp_path)).splitlines()[-1]
+    )
     assert new == repeated == [True, [{"loss": 2.0}, {"score": 0.6}]]
+    assert forgotten is None
     # A run that was started keeps its own results, and does not get the scores of another model.
     assert started == [False, [{"local": True}, None]]
     assert refusal.startswith("other, pretrained: the published results have different settings.")
@@ -209,6 +214,7 @@ def test_the_table_contains_means_and_deviations() -> None:
             **{"flops": 3e14, "muon_flops": 5e13, "seconds": 60, "diverged": ""},
             **{"phase_steps": [500, 500], "phase_flops": [1e11, 2e11]},
             "curve": [[250, 7.0], [500, loss + 1], [501, 8.0], [1_000, loss]],
+            "next_sentence_accuracy": loss / 8,
             "scores": {"held-out": {"32": {"mlm_loss": loss}}, "BLiMP": {"score": 0.6}} | scores,
         }
         for seed, loss, scores in (
@@ -217,6 +223,8 @@ def test_the_table_contains_means_and_deviations() -> None:
         )
     }
     diverged = runs["0"] | {"scores": {}, "diverged": "the loss is not finite"}
+    # Results from before this accuracy was recorded lack it.
+    del diverged["next_sentence_accuracy"]
     diverged["curve"] = [[250, 7.0]]
     variants = {"bert": {"title": "BERT", "runs": runs}, "muon": {"title": "+ Muon", "runs": {}}}
     variants["muon"]["runs"] = {"0": diverged}
@@ -229,12 +237,14 @@ def test_the_table_contains_means_and_deviations() -> None:
     assert cells["loss after phase 1"] == "5.500 ± 0.707"
     assert cells["held-out loss, rows of 32"] == "4.500 ± 0.707"
     assert cells["held-out loss, rows of 128"] == ""
+    assert cells["next-sentence accuracy, %"] == "56.2 ± 8.8"
     assert cells["BLiMP accuracy, %"] == "60.0 ± 0.0"
     # The best learning rate counts, separately for each seed.
     assert cells["SST-2 accuracy, %"] == "51.0 ± 1.4"
     cells = dict(zip(names, muon, strict=False))
     assert cells["held-out loss, rows of 32"] == "(1 diverged)"
     assert cells["loss after phase 1"] == ""
+    assert not cells.keys() & {"next-sentence accuracy, %", "BLiMP accuracy, %"}
 
 
 @pytest.mark.slow
@@ -253,7 +263,9 @@ def test_wrong_options_are_refused(data: Path, tmp_path: Path) -> None:
         "--lengths 128 32": "--lengths=128 32: not increasing",
         "--lengths 8 16 32": "--lengths=8 16 32: more than two phases",
         "--batch-tokens 100": "--batch-tokens=100: not a multiple of each length in --lengths",
+        "--tokens 4096": "--tokens=4096: fewer than 16 batches. Use at least 8192",
         "--extend missing.json": "--extend=missing.json: is not a file",
+        f"--extend {data}/glue/SST-2/dev.tsv": "dev.tsv: contains no results. Give a results.json",
         "--steps prepare --corpora .": "--corpora=.: already contains prepared corpora",
         f"--data {tmp_path}": f"--data={tmp_path}: contains no corpus_small/*.jsonl*. Cor",
     }
@@ -309,6 +321,8 @@ def test_step_reduction() -> None:
         # A run without a score is left out, and BERT's loss is reached between 50 and 100 steps.
         (4.5, (5.0, None, 3.0), ["", 62, 0.62]),
         (4.5, (None, None, None), None),
+        # A run with all of the steps shows no reduction.
+        (4.5, (None, None, 3.0), None),
         (None, (5.0, 4.0, 3.0), None),
     ]
     inputs = [
@@ -379,6 +393,7 @@ print("\\n".join(reduction_lines(bases)))
 def test_the_experiment_runs_in_steps_and_does_not_repeat_them(data, tmp_path):
     work = tmp_path / "work"
     assert "not a finished corpus" in run(data, work, "--steps", "tune", code=1)
+    assert not work.exists()
     run(data, work, "--steps", "prepare", "tune")
     check_sample(data, work / "text")
     # Two rates for both base recipes with both optimizers.
@@ -447,8 +462,8 @@ def check_extension(data: Path, folder: Path, work: Path) -> None:
         assert extended[part] == first[part]
     assert len(files_of(folder / "extended")) == 2 * 5 + 2
     # Other settings are refused, even for variants that have not been published.
-    printed = run(data, folder / "other", *words, "--tokens", "4096", "--variants", "wsd", code=2)
-    assert "was measured with --tokens 8192, not 4096. Use the same settings" in printed
+    printed = run(data, folder / "other", *words, "--tokens", "9216", "--variants", "wsd", code=2)
+    assert "was measured with --tokens 8192, not 9216. Use the same settings" in printed
     # An adopted run has no model, so another score requires training again.
     words += ["--variants", "bert", "--finetuning-rates", "3e-4", "1e-3"]
     printed = run(data, folder / "extended", *words)
@@ -574,6 +589,7 @@ def check_results(content: dict[str, Any]) -> None:
         steps, curve = np.transpose(each["curve"])
         assert steps[-1] == each["steps"] and curve[-1] == each["loss"]
         check_held_out_losses(each)
+        assert 0 <= each["next_sentence_accuracy"] <= 1
         if name == "muon_50":
             assert list(each["scores"]) == ["held-out"]
             continue

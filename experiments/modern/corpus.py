@@ -73,7 +73,14 @@ def draw(source: Path, output: Path, words: int) -> Path:
 
 def opened(corpora: Path, lengths: Sequence[int]) -> dict[int, Manifest]:
     """Return the manifest of the corpus for each row length; exit if a corpus is unusable."""
-    return {length: _opened(corpora / str(length), length) for length in lengths}
+    manifests = {length: _opened(corpora / str(length), length) for length in lengths}
+    if len({manifest.vocab_size for manifest in manifests.values()}) > 1:
+        sizes = ", ".join(f"{length}: {m.vocab_size:,}" for length, m in manifests.items())
+        raise SystemExit(
+            f"{corpora}: the corpora have vocabularies of different sizes ({sizes}). Prepare them "
+            "with the same tokenizer"
+        )
+    return manifests
 
 
 def _opened(corpus: Path, length: int) -> Manifest:

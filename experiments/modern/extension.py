@@ -37,18 +37,24 @@ def adopt_published(run: Mapping[str, Any], pretrained: Job, scoring: Mapping[st
 def forget_if_incomplete(pretrained: Job, scoring: Mapping[str, Job]) -> None:
     """Forget an adopted run if some of its scores are missing, so that it is measured again.
 
-    An adopted run has no model that could be scored.
+    An adopted run has no model that could be scored. If adopting a run was interrupted, its scores
+    are forgotten too, since they do not belong to the model that may be trained instead.
     """
-    # If adopting it was interrupted, the run does not count as started and is adopted again.
-    result = pretrained.result() if pretrained.started else None
-    if result is None or result["diverged"] or (pretrained.output.parent / "run").is_dir():
-        return
-    if all(job.result() is not None for job in scoring.values()):
+    folder = pretrained.output.parent
+    if not folder.is_dir():
         return
     with pretrained.locked(wait=False) as acquired:
-        if acquired:
-            for job in (*scoring.values(), pretrained):
-                job.forget()
-            print(
-                f"{pretrained.name}: will be measured again, since its model is not in this folder"
-            )
+        if not acquired or (folder / "run").is_dir():
+            return
+        if not pretrained.started:
+            for file in folder.glob("*.json"):
+                file.unlink()
+            return
+        result = pretrained.result()
+        if result is None or result["diverged"]:
+            return
+        if all(job.result() is not None for job in scoring.values()):
+            return
+        for job in (*scoring.values(), pretrained):
+            job.forget()
+        print(f"{pretrained.name}: will be measured again, since its model is not in this folder")

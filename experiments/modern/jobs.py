@@ -25,6 +25,7 @@ from commands import locked
 from bert_jax.files import write_file
 from bert_jax.json_files import read_json_object
 from bert_jax.processes import accelerators_possible
+from bert_jax.validation import differences
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,14 @@ class Job:
 
     def result(self) -> dict[str, Any] | None:
         """Return the results, or None if the job is not finished; exit if its recipe differs."""
-        if not self.output.is_file():
+        try:
+            content = read_json_object(self.output)
+        except FileNotFoundError:
             return None
+        if not self.started and not self.output.is_file():
+            return None  # Another process has just removed the results; see `forget`.
         self._check_recipe()
-        return read_json_object(self.output)
+        return content
 
     def run(self) -> None:
         """Run the measurement and write its results, unless they already exist.
@@ -104,22 +109,29 @@ class Job:
                 f"{file}: is missing, so the settings of {self.output.name} are unknown. "
                 f"Use another --work folder, or remove {self.output.parent}"
             )
-        if read_json_object(file) != json.loads(json.dumps(self.recipe)):
+        if lines := differences(read_json_object(file), json.loads(json.dumps(self.recipe))):
             raise SystemExit(
-                f"{self.output.with_suffix('')}: was started with different settings ({file}). "
-                "Repeat the command with the original settings, use another --work folder, or "
-                f"remove {self.output.parent}"
+                f"{self.output.with_suffix('')}: was started with different settings "
+                f"({'; '.join(lines)}). Repeat the command with the original settings, use "
+                f"another --work folder, or remove {self.output.parent}"
             )
 
 
 def run_all(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     """Run all unfinished jobs, wait for jobs in other processes, and return all results."""
-    for wait in (False, True):
-        for job in jobs:
-            with job.locked(wait=wait) as acquired:
-                if acquired:
-                    job.run()
+    run_available(jobs)
+    for job in jobs:
+        with job.locked(wait=True):
+            job.run()
     return [required(job) for job in jobs]
+
+
+def run_available(jobs: Sequence[Job]) -> None:
+    """Run all unfinished jobs that no other process is running."""
+    for job in jobs:
+        with job.locked(wait=False) as acquired:
+            if acquired:
+                job.run()
 
 
 def required(job: Job) -> dict[str, Any]:

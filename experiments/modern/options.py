@@ -15,6 +15,8 @@ from bert_jax.json_files import read_json_object
 STEPS = ("prepare", "tune", "train", "score", "report")
 # The options that determine the results; all runs in a --work folder share them.
 SETTINGS = ("tokens", "lengths", "batch_tokens", "dtype", "fast")
+# Runs with fewer batches are too short to divide them into phases and to equalize their FLOPs.
+_MIN_BATCHES = 16
 # Further options to store with the results. They may differ between commands with the same --work
 # folder, except that `pairs` is fixed once BLiMP has been scored.
 CHANGEABLE = ("finetuning_rates", "pairs", "seeds")
@@ -66,7 +68,8 @@ def arguments(words: Sequence[str], description: str) -> argparse.Namespace:
         type=grid,
         default=[],
         metavar="RECIPE=RATE,RATE",
-        help=f"learning rates to try for the recipes that are tuned ({', '.join(TUNED)}); default: "
+        help=f"learning rates to try for the recipes that are tuned ({', '.join(TUNED)}); rates "
+        "for recipes that --variants does not need have no effect; default: "
         + " ".join(f"{name}={_listed(rates, ',')}" for name, rates in _LEARNING_RATES.items()),
     )
     rates = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3]
@@ -145,6 +148,11 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
             f"a multiple of {multiple}"
         )
 
+    if args.tokens < (fewest := _MIN_BATCHES * args.batch_tokens):
+        parser.error(
+            f"--tokens={args.tokens}: fewer than {_MIN_BATCHES} batches. Use at least {fewest}"
+        )
+
     grids = [(f"--learning-rates {name}={_listed(x, ',')}", x) for name, x in args.learning_rates]
     tried = args.finetuning_rates
     for words, rates in (*grids, (f"--finetuning-rates {_listed(tried, ' ')}", tried)):
@@ -185,7 +193,10 @@ def _published(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dic
     def refuse(problem: str, fix: str) -> NoReturn:
         parser.error(f"--extend={args.extend}: {problem}. {fix}")
 
-    content = read_json_object(args.extend)
+    try:
+        content = read_json_object(args.extend)
+    except ValueError:
+        refuse("contains no results", "Give a results.json")
     parts = ("settings", "corpora", "learning_rates", "tuning", "variants")
     if not all(isinstance(content.get(part), dict) for part in parts):
         refuse("contains no results", "Give a results.json")

@@ -160,14 +160,16 @@ class Laboratory:
         entries = read_metrics(work_dir / LOG_NAME)
         train = [entry for entry in entries if entry["kind"] == "train"]
         speeds = [entry["tokens_per_second"] for entry in train if not entry["compiling"]]
-        curve = [
-            (entry["step"], entry["mlm_loss"])
+        evaluations = [
+            entry
             for entry in entries
             if entry["kind"] == "evaluation" and entry["mlm_loss"] is not None
         ]
+        curve = [(entry["step"], entry["mlm_loss"]) for entry in evaluations]
         return {
             "diverged": diverged,
             "loss": None if diverged else curve[-1][1],
+            "next_sentence_accuracy": None if diverged else evaluations[-1]["nsp_accuracy"],
             "learning_rate": run.learning_rate,
             "steps": run.num_steps,
             "phase_steps": run.phase_steps,

@@ -27,11 +27,11 @@ _SCORES = {
 def table(variants: dict[str, Any], lengths: Sequence[int]) -> Iterator[str]:
     """Yield the lines of a Markdown table, with means and standard deviations over the seeds."""
     header = ["recipe", "parameters", "learning rate", "steps", "tokens", "FLOPs"]
-    header += ["FLOPs incl. Muon", "seconds"]
+    header += ["FLOPs incl. Muon"]
     two_phases = len(lengths) == 2
     header += ["loss after phase 1"] if two_phases else []
     header += [f"held-out loss, rows of {length}" for length in lengths]
-    header += list(_SCORES.values())
+    header += ["next-sentence accuracy, %", *_SCORES.values()]
     yield "| " + " | ".join(header) + " |"
     yield "|" + "---|" * len(header)
     for variant in variants.values():
@@ -41,9 +41,9 @@ def table(variants: dict[str, Any], lengths: Sequence[int]) -> Iterator[str]:
         cells += [f"{first['learning_rate']:g}", f"{first['steps']:,}"]
         cells += [f"{first['tokens'] / 1e6:.1f} M", f"{first['flops']:.3g}"]
         cells += [f"{first['flops'] + first['muon_flops']:.3g}"]
-        cells += [f"{statistics.fmean(run['seconds'] for run in runs):.0f}"]
         cells += [_spread([_loss_after_phase_1(run) for run in runs], 3)] if two_phases else []
         cells += [_losses(runs, length) for length in lengths]
+        cells += [_spread([_next_sentence_percent(run) for run in runs], 1)]
         scores = [[_percent(run, name) for run in runs] for name in _SCORES]
         cells += [_spread(each, 1) for each in scores]
         yield "| " + " | ".join(cells) + " |"
@@ -136,6 +136,12 @@ def _percent(run: dict[str, Any], name: str) -> float | None:
         if (stem == name or stem.startswith(f"{name}-")) and result["score"] is not None
     ]
     return max(scores, default=None)
+
+
+def _next_sentence_percent(run: dict[str, Any]) -> float | None:
+    """Return a run's next-sentence accuracy; None if it diverged or did not record it."""
+    accuracy: float | None = run.get("next_sentence_accuracy")
+    return None if accuracy is None else 100 * accuracy
 
 
 def _loss_after_phase_1(run: dict[str, Any]) -> float | None:

@@ -28,7 +28,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "finetuning"), st
 from commands import claim, locked  # noqa: E402
 from corpus import description_of, opened, prepare  # noqa: E402
 from extension import adopt_published, forget_if_incomplete  # noqa: E402
-from jobs import Job, in_parallel, required, run_all  # noqa: E402
+from jobs import Job, in_parallel, required, run_all, run_available  # noqa: E402
 from options import CHANGEABLE, SETTINGS, arguments  # noqa: E402
 from pretraining import Laboratory  # noqa: E402
 from report import draw, table, tuning_table  # noqa: E402
@@ -95,16 +95,25 @@ def run_jobs(args: argparse.Namespace) -> None:
             forget_if_incomplete(pretrained, scoring)
             runs.append((pretrained, scoring))
     if "train" in args.steps:
+        run_available([pretrained for pretrained, _ in runs])
+        # While other processes are still training, score the models that are finished.
+        if "score" in args.steps:
+            run_available(scoring_of_finished(runs))
         run_all([pretrained for pretrained, _ in runs])
     if "score" in args.steps:
-        run_all(
-            [
-                job
-                for pretrained, scoring in runs
-                if not required(pretrained)["diverged"]
-                for job in scoring.values()
-            ]
-        )
+        for pretrained, _ in runs:
+            required(pretrained)
+        run_all(scoring_of_finished(runs))
+
+
+def scoring_of_finished(runs: Sequence[tuple[Job, dict[str, Job]]]) -> list[Job]:
+    """Return the jobs that score the models that are finished and did not diverge."""
+    return [
+        job
+        for pretrained, scoring in runs
+        if (result := pretrained.result()) and not result["diverged"]
+        for job in scoring.values()
+    ]
 
 
 def results(args: argparse.Namespace) -> dict[str, Any]:
@@ -177,7 +186,9 @@ def extend(args: argparse.Namespace) -> None:
     Runs for which --learning-rates contains other rates are not adopted.
     """
     lab, content = laboratory(args), args.published
-    if content["corpora"] != description_of(lab.manifests):
+    published = {length: corpus["fingerprint"] for length, corpus in content["corpora"].items()}
+    # The names of the source files may differ, for example if they are compressed.
+    if published != {str(length): each.fingerprint for length, each in lab.manifests.items()}:
         raise SystemExit(
             f"--extend={args.extend}: was measured with different corpora. Use the same data and "
             "the version of the code with which they were prepared"
@@ -211,6 +222,8 @@ def write_report(args: argparse.Namespace) -> None:
 def main(words: Sequence[str]) -> None:
     """Perform the requested steps."""
     args = arguments(words, __doc__)
+    if args.corpora or "prepare" not in args.steps:
+        opened(corpora_of(args), args.lengths)
     claim(args.work, {name: getattr(args, name) for name in SETTINGS})
     if "prepare" in args.steps and not args.corpora:
         with locked(args.work / "corpora.lock"):

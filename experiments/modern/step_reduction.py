@@ -35,14 +35,15 @@ def step_reduction(variants: Mapping[str, Any], base: str, length: int) -> dict[
       AdamW, and their FLOPs, including Muon's matrix products, as a fraction of the FLOPs with
       AdamW. `bound` is "at most" if even the shortest runs reach the loss of AdamW, "more than" if
       even the longest runs do not reach it, and empty otherwise. None if the variant with AdamW is
-      not scored, if no variant with Muon is, or if the scored variants have no seed in common.
+      not scored, if no shorter variant with Muon is, or if the scored variants have no seed in
+      common.
     """
     scored = {
         name: runs
         for name in (base, *(variant.name for variant in WITH_MUON[base]))
         if (runs := _scored_runs(variants.get(name), length))
     }
-    if base not in scored or len(scored) == 1:
+    if base not in scored or all(VARIANTS[name].budget == 1 for name in scored):
         return None
     seeds = sorted(set.intersection(*map(set, scored.values())))
     if not seeds:
