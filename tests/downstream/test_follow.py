@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
+from numpy.testing import assert_allclose
+from tensorboardX.proto.event_pb2 import Event
 
 from bert_jax import follow, pretrain, small_model
 from bert_jax.downstream.scorer import DownstreamScorer, open_tasks
@@ -99,7 +102,7 @@ def config_of(tiny_config: Path, work_dir: Path, *words: str) -> PretrainConfig:
 def finished(tiny_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the work directory of a finished run with checkpoints at `STEPS`."""
     work_dir = tmp_path_factory.mktemp("pretrained") / "run"
-    assert pretrain(config_of(tiny_config, work_dir)).finished
+    assert pretrain(config_of(tiny_config, work_dir, "reporting.tensorboard=True")).finished
     return work_dir
 
 
@@ -304,6 +307,34 @@ def test_mistakes_are_refused_before_any_work(
     monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
     refused(finished, [task], "`follow` must run as a single process")
     assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_shows_the_scores(followed: Path) -> None:
+    events = [
+        Event.FromString(record)
+        for file in sorted((followed / "tensorboard/downstream").glob("events.out.tfevents.*"))
+        for record in records_of(file)
+    ]
+    shown = [
+        (event.step, value.simple_value)
+        for event in events
+        for value in event.summary.value
+        if value.tag == "places_accuracy"
+    ]
+    scores = read_downstream_scores(followed)
+    assert [step for step, _ in shown] == list(STEPS)
+    assert_allclose([value for _, value in shown], [score.scores["accuracy"] for score in scores])
+
+
+def records_of(file: Path) -> Iterator[bytes]:
+    """Yield the records of a TensorBoard file, which are framed as TFRecords."""
+    content = file.read_bytes()
+    start = 0
+    while start < len(content):
+        (length,) = struct.unpack_from("<Q", content, start)
+        # The length is followed by its checksum, and the record by its own.
+        yield content[start + 12 : start + 12 + length]
+        start += length + 16
 
 
 def test_the_scores_are_drawn_next_to_the_run(followed: Path, tmp_path: Path) -> None:
