@@ -187,8 +187,8 @@ try:
     adopted("other", 2)
 except SystemExit as error:
     outcomes.append(str(error))
-# If adopting is interrupted before the last file is written, it can be repeated. If it is not
-# repeated, the score does not remain as the score of another model.
+# If adopting is interrupted before the last file is written, it can be repeated. Until then, the
+# score is removed, so that it is not mistaken for the score of another model.
 Path(sys.argv[1], "new/pretrained.recipe.json").unlink()
 forget_if_incomplete(job("new", "pretrained", 1), {"BLiMP": job("new", "BLiMP", 1)})
 outcomes.append(job("new", "BLiMP", 1).result())
@@ -321,7 +321,7 @@ def test_step_reduction() -> None:
         # A run without a score is left out, and BERT's loss is reached between 50 and 100 steps.
         (4.5, (5.0, None, 3.0), ["", 62, 0.62]),
         (4.5, (None, None, None), None),
-        # A run with all of the steps shows no reduction.
+        # Without a shorter run, there is no reduction to report.
         (4.5, (None, None, 3.0), None),
         (None, (5.0, 4.0, 3.0), None),
     ]

@@ -75,9 +75,9 @@ def opened(corpora: Path, lengths: Sequence[int]) -> dict[int, Manifest]:
     """Return the manifest of the corpus for each row length; exit if a corpus is unusable."""
     manifests = {length: _opened(corpora / str(length), length) for length in lengths}
     if len({manifest.vocab_size for manifest in manifests.values()}) > 1:
-        sizes = ", ".join(f"{length}: {m.vocab_size:,}" for length, m in manifests.items())
+        sizes = "; ".join(f"{each.vocab_size:,} in {name}/" for name, each in manifests.items())
         raise SystemExit(
-            f"{corpora}: the corpora have vocabularies of different sizes ({sizes}). Prepare them "
+            f"{corpora}: contains vocabularies of different sizes ({sizes}). Prepare all corpora "
             "with the same tokenizer"
         )
     return manifests

@@ -37,8 +37,8 @@ def adopt_published(run: Mapping[str, Any], pretrained: Job, scoring: Mapping[st
 def forget_if_incomplete(pretrained: Job, scoring: Mapping[str, Job]) -> None:
     """Forget an adopted run if some of its scores are missing, so that it is measured again.
 
-    An adopted run has no model that could be scored. If adopting a run was interrupted, its scores
-    are forgotten too, since they do not belong to the model that may be trained instead.
+    An adopted run has no model that could be scored. If a run was only partly adopted, its scores
+    are forgotten too: they would be mistaken for the scores of a model that is trained here.
     """
     folder = pretrained.output.parent
     if not folder.is_dir():

@@ -15,7 +15,7 @@ from bert_jax.json_files import read_json_object
 STEPS = ("prepare", "tune", "train", "score", "report")
 # The options that determine the results; all runs in a --work folder share them.
 SETTINGS = ("tokens", "lengths", "batch_tokens", "dtype", "fast")
-# Runs with fewer batches are too short to divide them into phases and to equalize their FLOPs.
+# Runs with fewer batches are too short to be divided into phases and matched in FLOPs.
 _MIN_BATCHES = 16
 # Further options to store with the results. They may differ between commands with the same --work
 # folder, except that `pairs` is fixed once BLiMP has been scored.
@@ -69,7 +69,7 @@ def arguments(words: Sequence[str], description: str) -> argparse.Namespace:
         default=[],
         metavar="RECIPE=RATE,RATE",
         help=f"learning rates to try for the recipes that are tuned ({', '.join(TUNED)}); rates "
-        "for recipes that --variants does not need have no effect; default: "
+        "for recipes that the chosen --variants do not use are ignored; default: "
         + " ".join(f"{name}={_listed(rates, ',')}" for name, rates in _LEARNING_RATES.items()),
     )
     rates = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3]

@@ -107,7 +107,7 @@ def run_jobs(args: argparse.Namespace) -> None:
 
 
 def scoring_of_finished(runs: Sequence[tuple[Job, dict[str, Job]]]) -> list[Job]:
-    """Return the jobs that score the models that are finished and did not diverge."""
+    """Return the scoring jobs of all finished models that did not diverge."""
     return [
         job
         for pretrained, scoring in runs
