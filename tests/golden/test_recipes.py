@@ -38,10 +38,11 @@ NAMES = (
     "domain",
     "modernbert_base",
     "modernbert_base_long",
+    "modernbert_large",
 )
 # Teachers precede their students, and models precede the runs that continue their pretraining.
 RECIPES = (
-    *(*NAMES, "tinybert", "modernbert_large", "modernbert_large_long"),
+    *(*NAMES, "tinybert", "modernbert_large_long"),
     *(f"small/{name}" for name in NAMES),
 )
 KINDS = {"wordpiece": "wordpiece", "byte_bpe": "byte-bpe", "sentencepiece": "sentencepiece"}
