@@ -206,6 +206,73 @@ print(json.dumps(outcomes))
     assert not (tmp_path / "other").exists()
 
 
+def test_finished_models_are_scored_while_others_are_trained(tmp_path: Path) -> None:
+    # Another process trains the model "b". It finishes when the model "a" has been scored.
+    program = """
+import json, sys
+from contextlib import ExitStack
+from pathlib import Path
+from jobs import Job
+from run import train_and_score
+
+folder, order = Path(sys.argv[1]), []
+other = ExitStack()
+
+def job(model, name, diverged=""):
+    def measure():
+        order.append(f"{model}, {name}")
+        if order[-1] == "a, score":
+            jobs["b"][0].adopt({"diverged": ""})
+            other.close()
+        return {"diverged": diverged}
+    return Job(f"{model}, {name}", folder / model / f"{name}.json", {}, measure)
+
+jobs = {
+    "a": (job("a", "model"), {"score": job("a", "score")}),
+    "b": (job("b", "model"), {"score": job("b", "score")}),
+    "c": (job("c", "model", "diverged"), {"score": job("c", "score")}),
+}
+other.enter_context(jobs["b"][0].locked(wait=True))
+train_and_score(list(jobs.values()), ["train", "score"])
+print(json.dumps(order))
+"""
+    order = json.loads(python(program, str(tmp_path)).splitlines()[-1])
+    assert order == ["a, model", "c, model", "a, score", "b, score"]
+
+
+@pytest.mark.parametrize(
+    ("held_out", "vocabularies", "problem"),
+    [
+        (0, [8, 8], "corpora/32: has no held-out text. Prepare it with `bert-jax prepare --held-"),
+        (1, [8, 9], "corpora: contains vocabularies of different sizes (8 in 32/; 9 in 128/)."),
+    ],
+)
+def test_unusable_corpora_are_refused(
+    held_out: int, vocabularies: list[int], problem: str, tmp_path: Path
+) -> None:
+    for length in (32, 128):
+        write_lines(tmp_path / f"corpora/{length}/manifest.json", ["{}"])
+    program = """
+import json, sys
+from pathlib import Path
+from types import SimpleNamespace
+import corpus
+
+folder, held_out, sizes = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+corpus.read_manifest = lambda path: SimpleNamespace(
+    max_length=int(path.name),
+    vocab_size=sizes[path.name == "128"],
+    heldout=SimpleNamespace(num_documents=held_out),
+)
+try:
+    corpus.opened(folder, (32, 128))
+except SystemExit as error:
+    print(error)
+"""
+    words = (str(tmp_path / "corpora"), str(held_out), json.dumps(vocabularies))
+    assert problem in python(program, *words)
+
+
 def test_the_table_contains_means_and_deviations() -> None:
     tasks = {"SST-2-0.0001": {"score": 0.5}, "SST-2-0.001": {"score": None}}
     runs = {
@@ -262,11 +329,13 @@ def test_wrong_options_are_refused(data: Path, tmp_path: Path) -> None:
         "--finetuning-rates 1e-3 1e-3": "--finetuning-rates 0.001 0.001: contains the same rate",
         "--lengths 128 32": "--lengths=128 32: not increasing",
         "--lengths 8 16 32": "--lengths=8 16 32: more than two phases",
+        "--lengths 4": "--lengths=4: expected 8 to 65535 tokens. Use other lengths",
         "--batch-tokens 100": "--batch-tokens=100: not a multiple of each length in --lengths",
         "--tokens 4096": "--tokens=4096: fewer than 16 batches. Use at least 8192",
         "--extend missing.json": "--extend=missing.json: is not a file",
         f"--extend {data}/glue/SST-2/dev.tsv": "dev.tsv: contains no results. Give a results.json",
         "--steps prepare --corpora .": "--corpora=.: already contains prepared corpora",
+        f"--work {SCRIPT}": f"--work={SCRIPT}: is not a folder. Use another path",
         f"--data {tmp_path}": f"--data={tmp_path}: contains no corpus_small/*.jsonl*. Cor",
     }
     program = """
@@ -461,6 +530,23 @@ def check_extension(data: Path, folder: Path, work: Path) -> None:
     for part in ("learning_rates", "tuning", "variants"):
         assert extended[part] == first[part]
     assert len(files_of(folder / "extended")) == 2 * 5 + 2
+    # The names of the source files do not matter, but their content does. Runs with other learning
+    # rates are not used.
+    content = json.loads((work / "results.json").read_text())
+    published, other = folder / "renamed.json", folder / "other.json"
+    content["corpora"]["32"]["sources"] = ["books.jsonl.xz"]
+    published.write_text(json.dumps(content))
+    content["corpora"]["32"]["fingerprint"] = "another"
+    other.write_text(json.dumps(content))
+    report = ["--corpora", f"{work / 'corpora'}", "--steps", "report", "--extend"]
+    run(data, folder / "renamed", *report, f"{published}")
+    assert results(folder / "renamed")["variants"] == first["variants"]
+    printed = run(data, folder / "other", *report, f"{other}", code=1)
+    assert "was measured with different corpora. Use the same data" in printed
+    assert not (folder / "other").exists()
+    rate = ["--learning-rates", "bert=0.5", "--variants", "bert"]
+    printed = run(data, folder / "renamed", *report, f"{published}", *rate, code=1)
+    assert "bert: the published runs are not used, since --learning-rates contains" in printed
     # Other settings are refused, even for variants that have not been published.
     printed = run(data, folder / "other", *words, "--tokens", "9216", "--variants", "wsd", code=2)
     assert "was measured with --tokens 8192, not 9216. Use the same settings" in printed

@@ -95,6 +95,11 @@ def _opened(corpus: Path, length: int) -> Manifest:
             f"{corpus}: has rows of {manifest.max_length} tokens. Prepare it with "
             f"`bert-jax prepare --max-length {length}`"
         )
+    if not manifest.heldout.num_documents:
+        raise SystemExit(
+            f"{corpus}: has no held-out text. Prepare it with `bert-jax prepare --held-out "
+            f"{HELD_OUT}`"
+        )
     return manifest
 
 

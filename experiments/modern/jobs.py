@@ -109,11 +109,12 @@ class Job:
                 f"{file}: is missing, so the settings of {self.output.name} are unknown. "
                 f"Use another --work folder, or remove {self.output.parent}"
             )
-        if lines := differences(read_json_object(file), json.loads(json.dumps(self.recipe))):
+        stored, current = read_json_object(file), json.loads(json.dumps(self.recipe))
+        if stored != current:
             raise SystemExit(
                 f"{self.output.with_suffix('')}: was started with different settings "
-                f"({'; '.join(lines)}). Repeat the command with the original settings, use "
-                f"another --work folder, or remove {self.output.parent}"
+                f"({'; '.join(differences(stored, current))}). Repeat the command with the "
+                f"original settings, use another --work folder, or remove {self.output.parent}"
             )
 
 

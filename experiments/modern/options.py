@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from variants import TUNED, VARIANTS, tuned_variants
 
+from bert_jax.corpus.inputs import MAX_LENGTH, MIN_LENGTH
 from bert_jax.json_files import read_json_object
 
 STEPS = ("prepare", "tune", "train", "score", "report")
@@ -142,6 +143,10 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         parser.error(f"--lengths={lengths}: more than two phases. Give one length or two")
     if len(args.lengths) == 2 and args.lengths[0] >= args.lengths[1]:
         parser.error(f"--lengths={lengths}: not increasing. Give the smaller length first")
+    if not all(MIN_LENGTH <= length <= MAX_LENGTH for length in args.lengths):
+        parser.error(
+            f"--lengths={lengths}: expected {MIN_LENGTH} to {MAX_LENGTH} tokens. Use other lengths"
+        )
     if args.batch_tokens % (multiple := math.lcm(*args.lengths)):
         parser.error(
             f"--batch-tokens={args.batch_tokens}: not a multiple of each length in --lengths. Use "
@@ -160,6 +165,8 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
             parser.error(f"{words}: contains the same rate twice. Give each rate once")
     if len({name for name, _ in args.learning_rates}) < len(grids):
         parser.error("--learning-rates: contains the same recipe twice. Give each recipe once")
+    if args.work.exists() and not args.work.is_dir():
+        parser.error(f"--work={args.work}: is not a folder. Use another path")
     if args.loader_workers < 0:
         parser.error(f"--loader-workers={args.loader_workers}: is negative. Use 0 or more")
     needed = {

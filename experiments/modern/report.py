@@ -76,7 +76,8 @@ def draw(variants: dict[str, Any], file: Path) -> None:
         for shorter in others
     }
     for name, variant in variants.items():
-        shown = {"color": colors[name], "linestyle": "-" if name in full else ":"}
+        style = "-" if name in full else "--" if variant["budget"] > 0.5 else ":"
+        shown = {"color": colors[name], "linestyle": style}
         label: str | None = variant["title"]
         for run in variant["runs"].values():
             for piece in _pieces(run):

@@ -94,14 +94,20 @@ def run_jobs(args: argparse.Namespace) -> None:
             scoring = scoring_jobs(pretrained, name, args)
             forget_if_incomplete(pretrained, scoring)
             runs.append((pretrained, scoring))
-    if "train" in args.steps:
-        run_available([pretrained for pretrained, _ in runs])
+    train_and_score(runs, args.steps)
+
+
+def train_and_score(runs: Sequence[tuple[Job, dict[str, Job]]], steps: Sequence[str]) -> None:
+    """Train all models, score them, or do both; `steps` contains "train", "score" or both."""
+    training = [pretrained for pretrained, _ in runs]
+    if {"train", "score"} <= set(steps):
+        run_available(training)
         # While other processes are still training, score the models that are finished.
-        if "score" in args.steps:
-            run_available(scoring_of_finished(runs))
-        run_all([pretrained for pretrained, _ in runs])
-    if "score" in args.steps:
-        for pretrained, _ in runs:
+        run_available(scoring_of_finished(runs))
+    if "train" in steps:
+        run_all(training)
+    if "score" in steps:
+        for pretrained in training:
             required(pretrained)
         run_all(scoring_of_finished(runs))
 
@@ -180,23 +186,40 @@ def has_published_rates(name: str, args: argparse.Namespace) -> bool:
     )
 
 
+def check_corpora(args: argparse.Namespace) -> None:
+    """Exit if a corpus is unusable, or if the published results have other corpora."""
+    manifests = opened(corpora_of(args), args.lengths)
+    if not args.extend:
+        return
+    published = args.published["corpora"]
+    # The names of the source files may differ, for example if they are compressed.
+    if {length: corpus["fingerprint"] for length, corpus in published.items()} != {
+        str(length): manifest.fingerprint for length, manifest in manifests.items()
+    }:
+        raise SystemExit(
+            f"--extend={args.extend}: was measured with different corpora. Use the same data and "
+            "the version of the code with which they were prepared"
+        )
+
+
 def extend(args: argparse.Namespace) -> None:
     """Adopt the published runs of the chosen variants and seeds, and all of their scores.
 
     Runs for which --learning-rates contains other rates are not adopted.
     """
+    check_corpora(args)
     lab, content = laboratory(args), args.published
-    published = {length: corpus["fingerprint"] for length, corpus in content["corpora"].items()}
-    # The names of the source files may differ, for example if they are compressed.
-    if published != {str(length): each.fingerprint for length, each in lab.manifests.items()}:
-        raise SystemExit(
-            f"--extend={args.extend}: was measured with different corpora. Use the same data and "
-            "the version of the code with which they were prepared"
-        )
     for name in args.variants:
+        runs = content["variants"].get(name, {"runs": {}})["runs"]
         if not has_published_rates(name, args):
+            if runs:
+                print(
+                    f"{name}: the published runs are not used, since --learning-rates contains "
+                    "other rates",
+                    flush=True,
+                )
             continue
-        for seed, run in content["variants"].get(name, {"runs": {}})["runs"].items():
+        for seed, run in runs.items():
             if int(seed) < args.seeds:
                 pretrained = lab.training_job(name, int(seed))
                 adopt_published(run, pretrained, scoring_jobs(pretrained, name, args))
@@ -223,7 +246,7 @@ def main(words: Sequence[str]) -> None:
     """Perform the requested steps."""
     args = arguments(words, __doc__)
     if args.corpora or "prepare" not in args.steps:
-        opened(corpora_of(args), args.lengths)
+        check_corpora(args)
     claim(args.work, {name: getattr(args, name) for name in SETTINGS})
     if "prepare" in args.steps and not args.corpora:
         with locked(args.work / "corpora.lock"):
