@@ -120,6 +120,11 @@ def test_a_class_of_another_task_is_recognized_by_its_other_name(bert_jax_here, 
         ("Electra", "classification"),
         ("Electra", "replaced_token"),
         ("ModernBert", "classification"),
+        *(
+            pytest.param(family, head, marks=pytest.mark.slow)
+            for family in ("Electra", "ModernBert")
+            for head in ("masked_lm", "tagging", "span")
+        ),
     ],
 )
 def test_other_formats(form, family, head, bert_jax_here, tmp_path):

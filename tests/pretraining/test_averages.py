@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from safetensors.numpy import load_file
 
 from bert_jax.models.compute_config import ComputeConfig
 from bert_jax.pretraining.config import PretrainConfig
@@ -84,6 +85,13 @@ def test_extract_takes_an_average(
     moving = parameters(run.work_dir, part=AVERAGE)
     for name, value in parameters(outputs["ema"]).items():
         assert_array_equal(value, moving[name])
+    words = ["export", outputs["ema"], "--format", "huggingface", "--output", tmp_path / "exported"]
+    assert bert_jax_here(*words).code == 0
+    exported = load_file(tmp_path / "exported" / "model.safetensors")
+    assert_array_equal(
+        exported["bert.embeddings.word_embeddings.weight"],
+        moving["encoder.embeddings.token"],
+    )
 
     words = ["extract", run.work_dir, "--average", 2, "--output"]
     finished = bert_jax_here(*map(str, words), outputs["mean"])

@@ -158,6 +158,21 @@ def test_the_recipes_of_modernbert_match_their_paper(
     assert second.optimizer.weight_decay * rate == pytest.approx(weight_decay)
 
 
+def test_the_recipe_for_continued_pretraining_matches_its_paper() -> None:
+    """Compare with Gururangan et al. 2020, section 3.2, appendix B and table 13."""
+    config = load_config("pretrain/domain")
+    ((_, _, phase),) = config.ordered_phases()
+    assert (phase.num_steps, phase.batch_size, phase.sequence_length) == (12_500, 2_048, 512)
+    optimizer = config.optimizer
+    assert (optimizer.name, optimizer.schedule) == ("adamw", "linear")
+    assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon) == (0.9, 0.98, 1e-6)
+    assert (optimizer.peak_learning_rate, optimizer.weight_decay) == (5e-4, 0.01)
+    assert (optimizer.warmup_steps, optimizer.warmup_fraction) == (0, 0.06)
+    assert optimizer.clip_norm == 0.0
+    assert (config.masking.rate, config.masking.final_rate) == (0.15, 0.0)
+    assert (config.model.hidden_dropout, config.model.attention_dropout) == (0.1, 0.1)
+
+
 def test_the_recipes_of_other_families_match_their_papers() -> None:
     loaded = {
         path.stem: load_config(path, kind="pretrain")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
 
 from bert_jax import extract, score_minimal_pairs, score_text
 from bert_jax.pretraining import prepared_run
@@ -14,10 +15,15 @@ from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.prepared_run import PretrainResult
 from bert_jax.pretraining.run import pretrain
 from bert_jax.recipes.load import load_config
-from bert_jax.training import memory
+from bert_jax.training import curves, memory
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.metrics_log import read_metrics
-from bert_jax.training.reports import EvaluationReport, Report, TrainReport
+from bert_jax.training.reports import (
+    EvaluationReport,
+    Report,
+    TrainReport,
+    is_on_other_data,
+)
 
 PAIRS = {
     "verb": ("agreement", ["The {} drifted.", "The {} drifting near."]),
@@ -65,6 +71,7 @@ def config_of(tiny_config: Path, work_dir: Path, data: Path, *words: str) -> Pre
     settings += [f"evaluation.texts=('{data}/novel.txt','{data}/more tales')"]
     settings += [f"evaluation.minimal_pairs={data}/pairs.jsonl"]
     settings += ["evaluation.max_pairs=4", "evaluation.max_sentences=5"]
+    settings += ["reporting.tensorboard=True"]
     changed = {word.partition("=")[0] for word in words}
     kept = [word for word in settings if word.partition("=")[0] not in changed]
     return load_config(tiny_config, [*kept, *words], kind="pretrain")
@@ -136,6 +143,36 @@ def test_the_scores_are_logged_and_compiled_once(made: Any) -> None:
     (held_out, others) = lines[-3].splitlines()
     assert "text_" not in held_out and "average_mlm_loss" in held_out
     assert others.startswith("  text_novel_mlm_loss ") and "pairs_accuracy" in others
+
+
+def test_tensorboard_has_the_scores(run: PretrainResult) -> None:
+    (events,) = (run.work_dir / "tensorboard").iterdir()
+    board = events.read_bytes()
+    for name in run.metrics:
+        if is_on_other_data(name):
+            assert f"held_out/{name}".encode() in board, name
+
+
+def test_the_scores_are_drawn(
+    run: PretrainResult, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    panels: dict[str, list[list[float]]] = {}
+    format_axis = curves.format_axis
+
+    def keep(axis: Axes, name: str) -> None:
+        format_axis(axis, name)
+        panels[axis.get_title("left")] = [list(line.get_ydata()) for line in axis.lines]
+
+    monkeypatch.setattr(curves, "format_axis", keep)
+    curves.draw_curves(run.work_dir / "metrics.jsonl", tmp_path / "curves.png", title="a run")
+    for title, name in (
+        ("novel: masked-token loss (nats)", "text_novel_mlm_loss"),
+        ("more_tales: pseudo-perplexity", "text_more_tales_pseudo_perplexity"),
+        ("average: novel: masked-token accuracy", "average_text_novel_mlm_accuracy"),
+        ("Minimal pairs", "pairs_accuracy"),
+        ("average: minimal pairs", "average_pairs_accuracy"),
+    ):
+        assert panels[title][0][-1] == run.metrics[name]
 
 
 def test_a_resumed_run_has_the_same_scores(

@@ -7,7 +7,16 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
+
+from bert_jax.pretraining.initial_state import initial_state
+from bert_jax.recipes.load import load_config
+from bert_jax.training.checkpoint_state import load_state
+from bert_jax.training.sharding import make_mesh
+from bert_jax.training.state import abstract_state, init_state
 
 from ..commands import Finished
 
@@ -23,10 +32,14 @@ def source(tiny_config: Path, bert_jax_here: Run, tmp_path: Path) -> Path:
     return tmp_path / "source"
 
 
-def command(config: Path, work_dir: Path) -> list[str | Path]:
+def settings(work_dir: Path) -> list[str]:
     words = [f"work_dir={work_dir}", "phases.phase2=None", "phases.phase1.num_steps=2"]
     words += ["optimizer.warmup_steps=1", "evaluation.every_steps=0", "checkpoint.keep_best=0"]
-    return ["pretrain", "--config", config, *(f"--config.{word}" for word in words)]
+    return words
+
+
+def command(config: Path, work_dir: Path) -> list[str | Path]:
+    return ["pretrain", "--config", config, *(f"--config.{word}" for word in settings(work_dir))]
 
 
 def test_sizes_and_parameters_come_from_the_source(
@@ -65,3 +78,21 @@ def test_sizes_and_parameters_come_from_the_source(
     assert again.code == 0 and "(finished: nothing to do)" in again.output, again.errors
     missing = bert_jax_here(*command(other, tmp_path / "c"), "--init", source)
     assert missing.code == 2 and "no model.json" in missing.errors
+
+
+def test_the_optimizer_state_is_new(tiny_config: Path, source: Path, tmp_path: Path) -> None:
+    """Check that a run takes only the parameters from the source's state."""
+    words = [*settings(tmp_path / "run"), f"init_from={source}"]
+    config = load_config(tiny_config, words, kind="pretrain")
+    setup, mesh = config.step_setup(jax.devices()[0]), make_mesh(config.mesh)
+    definition, transformation = setup.task.definition, setup.transformation
+    state, _ = initial_state(setup, mesh, seed=config.seed, init_from=str(source))
+    new = init_state(definition, transformation, mesh, config.seed)
+    saved = load_state(source / "checkpoints", 2, abstract_state(definition, transformation, mesh))
+    assert (int(state.step), int(saved.step)) == (0, 2)
+    for name, value in state.params.items():
+        assert_array_equal(value, saved.params[name])
+    leaves = [jax.tree.leaves(each.opt_state) for each in (state, new, saved)]
+    for leaf, fresh, _ in zip(*leaves, strict=True):
+        assert_array_equal(leaf, fresh)
+    assert any((np.asarray(leaf) != old).any() for leaf, _, old in zip(*leaves, strict=True))

@@ -34,6 +34,8 @@ from bert_jax.training.sharding import local_rows, make_mesh, to_global
 from bert_jax.training.state import TrainState, abstract_state
 from bert_jax.training.step import StepInputs
 
+from ..commands import Command
+
 BASE, LONG = 10_000.0, 160_000.0
 MODERN = {
     "model.positions": "rotary",
@@ -61,7 +63,8 @@ def no_curves() -> Any:
         yield
 
 
-def config_of(tiny_config: Path, work_dir: Path, **values: Any) -> PretrainConfig:
+def words_of(work_dir: Path, **values: Any) -> list[str]:
+    """Return the values in which a config differs from `tiny_config`."""
     words = {
         "work_dir": work_dir,
         "phases.phase1.num_steps": 6,
@@ -75,7 +78,11 @@ def config_of(tiny_config: Path, work_dir: Path, **values: Any) -> PretrainConfi
         **MODERN,
     } | values
     words = {key: value for key, value in words.items() if value != LEFT_OUT}
-    return load_config(tiny_config, [f"{key}={x}" for key, x in words.items()], kind="pretrain")
+    return [f"{key}={x}" for key, x in words.items()]
+
+
+def config_of(tiny_config: Path, work_dir: Path, **values: Any) -> PretrainConfig:
+    return load_config(tiny_config, words_of(work_dir, **values), kind="pretrain")
 
 
 @pytest.fixture(scope="module")
@@ -248,6 +255,39 @@ def test_a_mesh_does_not_change_the_run(
     sharded = config_of(tiny_config, tmp_path / "run", **{"mesh.fsdp": 2, "mesh.tensor": 2})
     metrics = pretrain(sharded).metrics
     assert metrics["mlm_loss"] == pytest.approx(logged(run, "evaluation")[12]["mlm_loss"], 1e-5)
+
+
+@pytest.mark.slow
+def test_the_context_is_extended_to_8192_tokens(
+    tiny_config: Path, tiny_text: Path, bert_jax: Command, tmp_path: Path
+) -> None:
+    """Train on packed rows of 1,024 tokens, then on packed rows of 8,192 tokens."""
+    values: dict[str, Any] = {"model.max_positions": 8_192, "model.attention_window": 129}
+    values |= {"optimizer.warmup_steps": 1, "evaluation.every_steps": 0, "checkpoint.keep_best": 0}
+    for number, length in enumerate((1_024, 8_192), start=1):
+        words = ["prepare", "--input", tiny_text, "--tokenizer", tiny_config.parent / "tokenizer"]
+        words += ["--max-length", str(length), "--held-out", "0.1", "--workers", "1"]
+        bert_jax(*words, "--output", tmp_path / str(length))
+        phase = f"phases.phase{number}"
+        values |= {f"{phase}.corpus": tmp_path / str(length), f"{phase}.sequence_length": length}
+        values |= {f"{phase}.batch_size": 8_192 // length, f"{phase}.num_steps": 2}
+    config = config_of(tiny_config, tmp_path / "run", **values)
+    corpus = open_corpora(config.ordered_phases(), config.evaluation_batch_size)[1]
+    (stage,) = corpus.config.stages
+    batches = training_batches(corpus, config.examples, stage, config.total_steps, np.arange(1))
+    num_documents = []
+    for index in range(stage.num_steps):
+        documents, positions = batches[index]["document_ids"], batches[index]["position_ids"]
+        assert documents.shape == (1, 8_192)
+        num_documents.append(documents.max())
+        # Every document starts at position 0.
+        assert ((positions == 0) & (documents > 0)).sum() == num_documents[-1]
+    assert max(num_documents) > 50
+
+    words = [f"--config.{word}" for word in words_of(tmp_path / "run", **values)]
+    bert_jax("pretrain", "--config", tiny_config, *words)
+    losses = [entry["mlm_loss"] for entry in logged(config, "train").values()]
+    assert len(losses) == 4 and np.isfinite(losses).all()
 
 
 def test_a_config_shows_the_angles_of_its_phases(tiny_config: Path) -> None:
