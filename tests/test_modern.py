@@ -273,6 +273,24 @@ except SystemExit as error:
     assert problem in python(program, *words)
 
 
+def test_damaged_text_is_refused(tmp_path: Path) -> None:
+    write_lines(tmp_path / "corpus_large/books.jsonl", ['{"text": "One."}', '{"text": "Two'])
+    program = """
+import sys
+from pathlib import Path
+import corpus
+
+try:
+    corpus.draw(Path(sys.argv[1]) / "corpus_large", Path(sys.argv[1]) / "text", 10)
+except SystemExit as error:
+    print(error)
+"""
+    printed = python(program, str(tmp_path)).splitlines()[-1]
+    assert printed.startswith(f"{tmp_path}/corpus_large/books.jsonl:2: ")
+    assert printed.endswith(". Correct the file") and "--on-bad-line" not in printed
+    assert not list((tmp_path / "text").iterdir())
+
+
 def test_the_table_contains_means_and_deviations() -> None:
     tasks = {"SST-2-0.0001": {"score": 0.5}, "SST-2-0.001": {"score": None}}
     runs = {
@@ -316,6 +334,11 @@ def test_the_table_contains_means_and_deviations() -> None:
 
 @pytest.mark.slow
 def test_wrong_options_are_refused(data: Path, tmp_path: Path) -> None:
+    edited = tmp_path / "edited.json"
+    content = {name: {} for name in ("settings", "corpora", "learning_rates", "tuning")}
+    content["settings"] = {"tokens": 8_192, "lengths": [32, 128], "batch_tokens": 512}
+    content["settings"] |= {"dtype": "float32", "fast": True}
+    edited.write_text(json.dumps(content | {"variants": {"bert": {"runs": {"0": {}}}}}))
     cases = {
         "--seeds 0": "argument --seeds: 0: not a positive whole number. Use 1 or more",
         "--pairs -1": "argument --pairs: -1: not a positive whole number. Use 1 or more",
@@ -334,6 +357,7 @@ def test_wrong_options_are_refused(data: Path, tmp_path: Path) -> None:
         "--tokens 4096": "--tokens=4096: fewer than 16 batches. Use at least 8192",
         "--extend missing.json": "--extend=missing.json: is not a file",
         f"--extend {data}/glue/SST-2/dev.tsv": "dev.tsv: contains no results. Give a results.json",
+        f"--extend {edited}": "edited.json: the runs of 'bert' are incomplete. Use a file that has",
         "--steps prepare --corpora .": "--corpora=.: already contains prepared corpora",
         f"--work {SCRIPT}": f"--work={SCRIPT}: is not a folder. Use another path",
         f"--data {tmp_path}": f"--data={tmp_path}: contains no corpus_small/*.jsonl*. Cor",

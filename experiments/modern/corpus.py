@@ -126,10 +126,15 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _documents(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the file name and the text of each document in a folder."""
+    """Yield the file name and the text of each document in a folder; exit if a file is damaged."""
     for file in _files(folder):
-        for document in read_documents([str(file)], SourceOptions(), SourceCounts()):
-            yield file.name, document.text
+        try:
+            for document in read_documents([str(file)], SourceOptions(), SourceCounts()):
+                yield file.name, document.text
+        except ValueError as error:
+            # The rest of the message names an option that this experiment does not have.
+            problem, _, _ = str(error).partition(". ")
+            raise SystemExit(f"{problem}. Correct the file") from None
 
 
 def _hash(text: str) -> str:

@@ -219,7 +219,22 @@ def _published(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dic
         refuse(
             f"unknown variant {min(unknown)!r}", "Use the version of the code that wrote this file"
         )
+    for name, variant in content["variants"].items():
+        runs = variant.get("runs") if isinstance(variant, dict) else None
+        if not isinstance(runs, dict) or not all(map(_is_run, runs.values())):
+            refuse(f"the runs of {name!r} are incomplete", "Use a file that has not been edited")
     return content
+
+
+def _is_run(run: object) -> bool:
+    """Return whether a run in a results file has the parts that are needed to adopt it."""
+    return (
+        isinstance(run, dict)
+        and isinstance(run.get("scores"), dict)
+        and isinstance(run.get("recipes"), dict)
+        and "diverged" in run
+        and run["scores"].keys() < run["recipes"].keys()
+    )
 
 
 def _learning_rates(
