@@ -133,7 +133,7 @@ def _documents(folder: Path) -> Iterator[tuple[str, str]]:
                 yield file.name, document.text
         except ValueError as error:
             # The rest of the message names an option that this experiment does not have.
-            problem, _, _ = str(error).partition(". ")
+            problem, _, _ = str(error).rpartition(". ")
             raise SystemExit(f"{problem}. Correct the file") from None
 
 

@@ -195,7 +195,10 @@ def check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
 
 
 def _published(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[str, Any]:
-    """Return the published results to extend; exit if their settings or variants differ."""
+    """Return the published results to extend.
+
+    Exit if their settings or variants differ, or if a run is incomplete.
+    """
 
     def refuse(problem: str, fix: str) -> NoReturn:
         parser.error(f"--extend={args.extend}: {problem}. {fix}")
@@ -233,7 +236,7 @@ def _is_run(run: object) -> bool:
         and isinstance(run.get("scores"), dict)
         and isinstance(run.get("recipes"), dict)
         and "diverged" in run
-        and run["scores"].keys() < run["recipes"].keys()
+        and {"pretrained", *run["scores"]} <= run["recipes"].keys()
     )
 
 

@@ -171,8 +171,8 @@ class Run:
     variant: the variant.
     seed: the random seed.
     learning_rate: the peak learning rate.
-    adamw_rate: the peak learning rate of the parameters that AdamW updates. With Muon, it differs
-      from `learning_rate`.
+    adamw_rate: the peak learning rate of the parameters that AdamW updates. With Muon, it may
+      differ from `learning_rate`.
     phase_steps: the number of steps in each phase.
     """
 

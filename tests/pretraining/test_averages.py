@@ -76,7 +76,7 @@ def test_a_resumed_run_ends_with_the_same_average(
             assert_array_equal(value, expected[name])
 
 
-def test_extract_takes_an_average(
+def test_an_average_can_be_extracted_and_exported(
     run: PretrainResult, bert_jax_here: Callable[..., Finished], tmp_path: Path
 ) -> None:
     outputs = {name: tmp_path / name for name in ("ema", "mean")}

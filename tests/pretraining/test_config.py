@@ -159,7 +159,10 @@ def test_the_recipes_of_modernbert_match_their_paper(
 
 
 def test_the_recipe_for_continued_pretraining_matches_its_paper() -> None:
-    """Compare with Gururangan et al. 2020, section 3.2, appendix B and table 13."""
+    """Compare with Gururangan et al. 2020, section 3.2, appendix B and table 13.
+
+    The masking rate, the dropout and the lack of clipping are RoBERTa's, which the paper follows.
+    """
     config = load_config("pretrain/domain")
     ((_, _, phase),) = config.ordered_phases()
     assert (phase.num_steps, phase.batch_size, phase.sequence_length) == (12_500, 2_048, 512)

@@ -280,7 +280,7 @@ def test_the_context_is_extended_to_8192_tokens(
         documents, positions = batches[index]["document_ids"], batches[index]["position_ids"]
         assert documents.shape == (1, 8_192)
         num_documents.append(documents.max())
-        # Every document starts at position 0.
+        # Positions restart at 0 in every document.
         assert ((positions == 0) & (documents > 0)).sum() == num_documents[-1]
     assert max(num_documents) > 50
 
